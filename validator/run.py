@@ -1,0 +1,277 @@
+"""One image: known already? else acquire -> probe in a container -> record."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from validator import probe
+from validator.acquire import Acquired, Acquirer, Untested
+from validator.engine import ContainerSpec, Engine, Exit, LocalImage
+from validator.gpus import parse_gpus
+from validator.model import CaseResult, Finding, Gpu, GpuWish, Host, Image, Outcome, Record, Severity, content_key
+from validator.preflight import GpuState, Preflight
+from validator.probe.channel import Reader, Report
+from validator.progress import Clock
+from validator.verdict import ExitState, judge
+
+# Where an interpreter may be when PATH does not say: conda, the usual venvs, distributions without `python3`.
+INTERPRETERS = (
+    "/opt/conda/bin/python", "/opt/venv/bin/python", "/venv/bin/python", "/usr/local/bin/python3", "/usr/bin/python3",
+    "/usr/local/bin/python", "/usr/bin/python", "/opt/python/bin/python3", "/root/miniconda3/bin/python",
+    "/opt/miniconda3/bin/python", "/usr/libexec/platform-python", "/workspace/venv/bin/python", "/app/venv/bin/python",
+    *(f"/usr/{d}bin/python3.{n}" for d in ("local/", "") for n in range(14, 5, -1)),
+    "/usr/bin/python2",
+)  # fmt: skip
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """What the probe is asked to do. cases: globs, () for all; tier: quick, standard or full; case_timeout in seconds."""
+
+    cases: tuple[str, ...] = ()
+    tier: str = "standard"
+    case_timeout: float = 30.0
+
+    def key(self) -> dict[str, object]:
+        """The part of a record's content key that the probe decides."""
+        return {"probe": probe.version(), "cases": list(self.cases), "tier": self.tier}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One container of the probe: what came out, how it ended, in which way it was started."""
+
+    report: Report
+    exit: Exit
+    hardened: bool
+    entrypoint_kept: bool
+    error_output: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRunner:
+    """Tests one image after the other on one engine. now: UTC clock for records; clock: seconds for durations."""
+
+    engine: Engine
+    acquirer: Acquirer
+    preflight: Preflight
+    options: ProbeOptions
+    labels: Mapping[str, str]
+    run_id: str
+    now: Callable[[], datetime]
+    clock: Clock
+
+    def key(self, image: Image) -> str:
+        """The content key of this row here: equal keys need no second run. Raises Untested when its digest is out of reach."""
+        run = {name: value for name, value in asdict(image.run).items() if name != "timeout"}
+        return content_key(
+            image=self.acquirer.identity_before(image),
+            id=image.id,
+            host=self.preflight.host.key,
+            cpu=self.preflight.host.cpu,
+            gpu=self.preflight.gpu.value,
+            run=run,
+            **self.options.key(),
+        )
+
+    def test(self, image: Image, key: str, step: Callable[[str], None], log: Callable[[str], None]) -> tuple[Record, Acquired]:
+        """Acquire the image, run the probe in it and judge. Raises Untested when there is nothing to probe."""
+        began = self.clock()
+        started = self.now()
+        acquired = self.acquirer.acquire(image, step, log)
+        got = self.clock()
+        step("probing")
+        attempt, findings = self._probe(image, acquired.image, step, log)
+        return self._record(image, acquired, attempt, findings, key, started, (began, got, self.clock())), acquired
+
+    # ------------------------------------------------------------------ containers
+
+    def _probe(
+        self, image: Image, local: LocalImage, step: Callable[[str], None], log: Callable[[str], None]
+    ) -> tuple[Attempt, tuple[Finding, ...]]:
+        """Up to three containers: as the image wants it; without its entrypoint; with Docker's default permissions."""
+        python = self._interpreter(local)
+        if not python:
+            return _nothing_to_run("no Python interpreter on PATH or in the usual places"), ()
+        kept = image.run.entrypoint is None and bool(local.entrypoint)
+        ways = [(True, kept), *([(True, False)] if kept else []), (False, kept), *([(False, False)] if kept else [])]
+        first: Attempt | None = None
+        for hardened, keep in ways:
+            attempt = self._container(image, local, python, hardened, keep, step, log)
+            if attempt.report.hello or attempt.exit.timed_out or attempt.exit.oom_killed:
+                return attempt, _findings(attempt, kept)
+            first = first or attempt
+            log(f"no report came out (hardened={hardened}, entrypoint kept={keep}): {attempt.exit}")
+        assert first is not None
+        return first, ()
+
+    def _interpreter(self, local: LocalImage) -> str:
+        """A Python of the image, found without running anything in it; the probe itself looks for the one that holds torch."""
+        path = local.environment.get("PATH", DEFAULT_PATH)
+        on_path = tuple(f"{d.rstrip('/')}/{n}" for d in path.split(":") if d.startswith("/") for n in ("python3", "python"))
+        candidates = tuple(dict.fromkeys((*on_path, *INTERPRETERS)))
+        present = self.engine.paths_present(local.id, candidates, self.labels)
+        return present[0] if present else ""
+
+    def _container(
+        self, image: Image, local: LocalImage, python: str, hardened: bool, keep: bool,
+        step: Callable[[str], None], log: Callable[[str], None],
+    ) -> Attempt:  # fmt: skip
+        nonce = uuid.uuid4().hex
+        reader = Reader(nonce)
+        command = probe.command(self._probe_options(), nonce)
+        entrypoint: tuple[str, ...] | None = (python,)
+        if image.run.entrypoint is not None:
+            entrypoint, command = image.run.entrypoint, (python, *command)
+        elif keep:
+            entrypoint, command = None, (python, *command)
+        gpus = parse_gpus(image.run.gpus) if self.preflight.gpu is GpuState.ACCEPTED else None
+        spec = ContainerSpec(
+            image_id=local.id,
+            command=command,
+            entrypoint=entrypoint,
+            labels=self.labels,
+            gpus=gpus,
+            environment=image.run.environment,
+            user=image.run.user,
+            shm_size=image.run.shm_size,
+            memory=image.run.memory,
+            platform="" if local.platform == image.run.platform else image.run.platform,
+            hardened=hardened,
+            timeout=image.run.timeout,
+        )
+        errors = bytearray()
+
+        def output(data: bytes) -> None:
+            for frame in reader.feed(data):
+                if frame.kind == "case":
+                    step(f"  {frame.data.get('id', '')} {frame.data.get('outcome', '')}")
+
+        def error_output(data: bytes) -> None:
+            errors.extend(data)
+            del errors[: max(0, len(errors) - 65536)]
+
+        ended = self.engine.run(spec, output, error_output)
+        report = reader.report()
+        text = errors.decode("utf-8", "replace")
+        log(f"--- container (hardened={hardened}): {ended}\n{report.noise_head}{report.noise_tail}\n--- standard error\n{text}")
+        return Attempt(report=report, exit=ended, hardened=hardened, entrypoint_kept=keep, error_output=text)
+
+    def _probe_options(self) -> dict[str, object]:
+        return {"cases": list(self.options.cases) or ["*"], "tier": self.options.tier, "case_timeout": self.options.case_timeout}
+
+    # ------------------------------------------------------------------ the record
+
+    def _record(
+        self, image: Image, acquired: Acquired, attempt: Attempt, findings: tuple[Finding, ...], key: str,
+        started: datetime, moments: tuple[float, float, float],
+    ) -> Record:  # fmt: skip
+        report, ended = attempt.report, attempt.exit
+        state = ExitState(
+            exit_code=ended.code, oom_killed=ended.oom_killed, timed_out=ended.timed_out, started=ended.started, error=ended.error
+        )
+        texts = (attempt.error_output, report.noise_head, report.noise_tail)
+        cases = tuple(self._explain(case, report.facts) for case in report.cases)
+        verdict, more = judge(
+            report.facts, cases, report.controls, report.complete, state, texts, declared=acquired.identity.declared
+        )
+        began, got, ended_at = moments
+        packages = tuple(f"{name}=={version}" for name, version in _part(_part(report.facts, "torch"), "packages").items())
+        return Record(
+            key=key,
+            run=self.run_id,
+            image=acquired.identity.model_copy(update={"packages": packages}),
+            host=self._host(report.facts),
+            probe=probe.version(),
+            started=started.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            seconds={"acquire": round(got - began, 1), "probe": round(ended_at - got, 1)},
+            options={**self.options.key(), "gpus": image.run.gpus, "gpu_request": self.preflight.gpu.value},
+            complete=report.complete,
+            facts=report.facts,
+            cases=cases,
+            controls=report.controls,
+            findings=(*findings, *more, *(_problem(text) for text in report.problems)),
+            verdict=verdict,
+        )
+
+    def _explain(self, case: CaseResult, facts: Mapping[str, object]) -> CaseResult:
+        """Say why a CUDA case did not run when the reason is this host's, which the probe inside cannot know."""
+        state = _part(facts, "cuda").get("state")
+        if case.outcome is not Outcome.NOT_RUN or state not in ("no-device", "driver-too-old", "error"):
+            return case
+        if self.preflight.gpu is GpuState.REFUSED:
+            return case.model_copy(update={"detail": f"no GPU runtime on this host ({self.preflight.gpu_reason})"})
+        if self.preflight.gpu is GpuState.ACCEPTED and not _part(facts, "nvidia").get("devices"):
+            return case.model_copy(update={"detail": "GPU requested, none attached"})
+        return case
+
+    def _host(self, facts: Mapping[str, object]) -> Host:
+        """The host as seen before the run; driver and GPUs from inside where only the probe could see them."""
+        host, cuda = self.preflight.host, _part(facts, "cuda")
+        if host.gpus or not cuda.get("devices"):
+            return host
+        return host.model_copy(update={"gpus": tuple(_gpus(cuda["devices"])), "driver": str(cuda.get("driver") or "")})
+
+
+def _part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """One group of facts; an image may send anything, so what is not a mapping counts as nothing."""
+    value = facts.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _gpus(devices: object) -> Iterator[Gpu]:
+    for device in devices if isinstance(devices, list) else ():
+        with contextlib.suppress(ValidationError):
+            yield Gpu.model_validate(device)
+
+
+def _nothing_to_run(reason: str) -> Attempt:
+    report = Reader(uuid.uuid4().hex).report()
+    return Attempt(report=report, exit=Exit(error=reason), hardened=True, entrypoint_kept=False, error_output="")
+
+
+def _findings(attempt: Attempt, wanted_entrypoint: bool) -> tuple[Finding, ...]:
+    found = []
+    if wanted_entrypoint and not attempt.entrypoint_kept:
+        found.append(
+            Finding(
+                code="entrypoint-swallows",
+                severity=Severity.WARNING,
+                message="the image's own entrypoint does not run the command it is given; it was overridden",
+                remedy="start it with --entrypoint, or set `entrypoint:` for this row in images.yaml",
+            )
+        )
+    if not attempt.hardened:
+        found.append(
+            Finding(
+                code="needs-privileges",
+                severity=Severity.WARNING,
+                message="the image does not run without capabilities and new privileges; it ran with Docker's defaults",
+                remedy="nothing to do for ordinary use; it will not run under a restricted security policy",
+            )
+        )
+    return tuple(found)
+
+
+def _problem(text: str) -> Finding:
+    return Finding(code="report-damaged", severity=Severity.WARNING, message=text)
+
+
+def effective(image: Image, gpu: GpuWish | None) -> Image:
+    """The row with the command line's `--gpu` put over its own."""
+    return image if gpu is None else replace(image, run=replace(image.run, gpu=gpu))
+
+
+def mask(text: str) -> str:
+    """Hide what may be a secret in a log line: credentials in URLs, tokens given as build arguments."""
+    text = re.sub(r"(\w+://)[^/\s:@]+:[^/\s@]+@", r"\1***@", text)
+    return re.sub(r"(?i)\b((?:[A-Z0-9_]*(?:TOKEN|PASSWORD|SECRET|API_KEY)[A-Z0-9_]*)\s*[=:]\s*)\S+", r"\1***", text)

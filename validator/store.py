@@ -1,0 +1,177 @@
+"""results/: one JSON file for each record and each run, written atomically, never changed afterwards (runs: until they end)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import filelock
+from pydantic import ValidationError
+
+from validator.errors import EnvironmentProblem
+from validator.model import IMAGE_ID, Record, Run, VerdictClass
+
+Kind = TypeVar("Kind", Record, Run)
+
+# A record with one of these verdicts tells of the moment, not of the image: it never stands in for a new try.
+PASSING = frozenset({VerdictClass.INFRA, VerdictClass.HOST})
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+class Store:
+    """A results directory: `records/<image id>/<start>-<key>.json`, `runs/<run id>.json`, `logs/<run id>/<image id>.log`.
+
+    Making one creates nothing; reading one that is not there gives nothing. Files that cannot be read are listed in
+    `problems` and otherwise left alone.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.problems: list[str] = []
+        self._records: tuple[Record, ...] | None = None
+
+    # ------------------------------------------------------------------ reading
+
+    def records(self) -> tuple[Record, ...]:
+        """Every readable record, oldest first."""
+        if self._records is None:
+            found = (self._read(path, Record) for path in sorted(self.root.glob("records/*/*.json")))
+            self._records = tuple(sorted((r for r in found if r is not None), key=lambda r: (r.started, r.image.id, r.key)))
+        return self._records
+
+    def latest(self) -> dict[tuple[str, str], Record]:
+        """The newest record of each (image id, host key). One that only tells of a passing trouble never hides a real one."""
+        newest: dict[tuple[str, str], Record] = {}
+        for record in self.records():
+            place = (record.image.id, record.host.key)
+            old = newest.get(place)
+            if old is None or record.verdict.cls not in PASSING or old.verdict.cls in PASSING:
+                newest[place] = record
+        return newest
+
+    def known(self, key: str) -> Record | None:
+        """The newest complete record with this content key, or None."""
+        return next(
+            (r for r in reversed(self.records()) if r.key == key and r.complete and r.verdict.cls not in PASSING), None
+        )
+
+    def runs(self) -> tuple[Run, ...]:
+        """Every readable run, oldest first."""
+        found = (self._read(path, Run) for path in sorted(self.root.glob("runs/*.json")))
+        return tuple(sorted((run for run in found if run is not None), key=lambda run: (run.started, run.id)))
+
+    def _read(self, path: Path, kind: type[Kind]) -> Kind | None:
+        try:
+            return kind.model_validate(json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique))
+        except (OSError, ValueError, RecursionError, ValidationError) as error:
+            text = f"{path}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            if text not in self.problems:
+                self.problems.append(text)
+            return None
+
+    # ------------------------------------------------------------------ writing
+
+    def write_record(self, record: Record) -> Path:
+        """Write a new record the moment it is known. Raises EnvironmentProblem when the file cannot be written."""
+        stamp = record.started.replace("-", "").replace(":", "")
+        path = self._place("records", record.image.id) / f"{stamp}-{record.key[:8]}.json"
+        self._write(path, record.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"schema": record.schema_})
+        self._records = None
+        return path
+
+    def write_run(self, run: Run) -> Path:
+        """Write a run's file, over what it said before."""
+        path = self._place("runs") / f"{run.id}.json"
+        self._write(path, run.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"schema": run.schema_})
+        return path
+
+    def log_path(self, run_id: str, image_id: str) -> Path:
+        """Where the log of one image in one run goes; its folder is made."""
+        return self._place("logs", run_id) / f"{_safe(image_id)}.log"
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """One run at a time on one results directory. Raises EnvironmentProblem naming the process that holds it."""
+        path = self._place() / "run.lock"
+        lock = filelock.FileLock(path, timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout as error:
+            holder = (self.root / "run.pid").read_text(encoding="utf-8") if (self.root / "run.pid").is_file() else "?"
+            raise EnvironmentProblem(
+                f"another run uses {self.root} (process {holder.strip()})", "wait for it, stop it, or use another --results directory"
+            ) from error
+        try:
+            (self.root / "run.pid").write_text(f"{os.getpid()}\n", encoding="utf-8")
+            yield
+        finally:
+            (self.root / "run.pid").unlink(missing_ok=True)
+            lock.release()
+
+    def _place(self, *parts: str) -> Path:
+        path = self.root.joinpath(*(_safe(part) for part in parts))
+        with self._explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _write(self, path: Path, data: dict[str, Any]) -> None:
+        text = _text(data)
+        with self._explained(path):
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                    stream.write(text)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                Path(temporary).chmod(0o644)
+                os.replace(temporary, path)  # noqa: PTH105 - atomic within one file system
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    @contextlib.contextmanager
+    def _explained(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            hint = "choose another place with --results, or correct its permissions"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                hint = "free some space, then run again: what was written before is kept"
+            raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint) from error
+
+
+def _safe(part: str) -> str:
+    """A name that stays inside its folder; ids are checked before, so anything else is a bug or an attack."""
+    if not IMAGE_ID.fullmatch(part.lower()) or ".." in part:
+        raise EnvironmentProblem(f"{part!r} cannot be a file name in the results directory")
+    return part
+
+
+def _text(data: dict[str, Any]) -> str:
+    """JSON with sorted keys; the members of long lists stand one per line, so that a change reads well in a diff."""
+    lines = []
+    for key in sorted(data):
+        value = data[key]
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            items = ",\n  ".join(json.dumps(item, sort_keys=True, ensure_ascii=True) for item in value)
+            lines.append(f" {json.dumps(key)}: [\n  {items}\n ]")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value, sort_keys=True, ensure_ascii=True)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
