@@ -60,11 +60,11 @@ class ScriptedEngine:
         return self._add(digests=(reference,))
 
     def build(
-        self, context: BinaryIO, *, arguments: Mapping[str, str], labels: Mapping[str, str], on_line: Callable[[str], None]
+        self, context: BinaryIO, *, tag: str, arguments: Mapping[str, str], labels: Mapping[str, str], on_line: Callable[[str], None]
     ) -> LocalImage:
         self._call("build")
         on_line("Step 1/1 : FROM scratch")
-        return self._add(labels=dict(labels))
+        return self._add(tags=(tag,), labels=dict(labels))
 
     def import_rootfs(self, archive: BinaryIO, *, reference: str, changes: tuple[str, ...]) -> LocalImage:
         self._call("import", reference)

@@ -86,7 +86,9 @@ class Acquirer:
         if not image.source.packages:
             return Acquired(image=pulled, identity=identity, brought=brought)
         built = self._build_on(image, pulled, step, log)
-        return Acquired(image=built, identity=identity.model_copy(update={"image_id": built.id, "size_bytes": built.size}), brought=True)
+        return Acquired(
+            image=built, identity=identity.model_copy(update={"image_id": built.id, "size_bytes": built.size}), brought=True
+        )
 
     def _pull(
         self, image: Image, source: Pull, step: Callable[[str], None], log: Callable[[str], None]
@@ -138,14 +140,21 @@ class Acquirer:
         identity = self._identity(image, built, base_source=base.source, base_id=base.image_id)
         return Acquired(image=built, identity=identity, brought=True)
 
-    def _build_on(self, image: Image, pulled: LocalImage, step: Callable[[str], None], log: Callable[[str], None]) -> LocalImage:
+    def _build_on(
+        self, image: Image, pulled: LocalImage, step: Callable[[str], None], log: Callable[[str], None]
+    ) -> LocalImage:
         context = build_context(image, render(image), self.settings, pulled.id)
         step("adding packages")
         with context.archive:
             return self._run_build(context.archive, context.arguments, image, step, log)
 
     def _run_build(
-        self, archive: BinaryIO, arguments: Mapping[str, str], image: Image, step: Callable[[str], None], log: Callable[[str], None]
+        self,
+        archive: BinaryIO,
+        arguments: Mapping[str, str],
+        image: Image,
+        step: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> LocalImage:
         tail: list[str] = []
 
@@ -157,7 +166,7 @@ class Acquirer:
 
         labels = {f"{LABEL}.run": self.labels[f"{LABEL}.run"], f"{LABEL}.id": image.id}
         try:
-            return self.engine.build(archive, arguments=arguments, labels=labels, on_line=line)
+            return self.engine.build(archive, tag=f"image-matrix/{image.id}", arguments=arguments, labels=labels, on_line=line)
         except EngineError as error:
             log(str(error))
             raise Untested(build_verdict("\n".join((*tail, str(error))))) from error
@@ -165,7 +174,14 @@ class Acquirer:
             self.engine.remove_untagged(f"{LABEL}.stage=build")
 
     def _identity(
-        self, image: Image, local: LocalImage, *, reference: str = "", digest: str = "", base_source: str = "", base_id: str = ""
+        self,
+        image: Image,
+        local: LocalImage,
+        *,
+        reference: str = "",
+        digest: str = "",
+        base_source: str = "",
+        base_id: str = "",
     ) -> ImageIdentity:
         return ImageIdentity(
             id=image.id,

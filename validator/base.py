@@ -102,11 +102,11 @@ def _make(engine: Engine, tool: str, suite: str, reference: str, name: str, mirr
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise EnvironmentProblem(f"`{' '.join(command)}` failed: {last}", f"set {MIRROR_VARIABLE} to a Debian mirror in reach")
-        with archive.open("rb") as stream:
-            return engine.import_rootfs(
-                stream, reference=reference, changes=(f"LABEL {LABEL}.base={name}", 'CMD ["/bin/sh"]')
+            raise EnvironmentProblem(
+                f"`{' '.join(command)}` failed: {last}", f"set {MIRROR_VARIABLE} to a Debian mirror in reach"
             )
+        with archive.open("rb") as stream:
+            return engine.import_rootfs(stream, reference=reference, changes=(f"LABEL {LABEL}.base={name}", 'CMD ["/bin/sh"]'))
 
 
 def _mmdebstrap(say: Callable[[str], None]) -> str:

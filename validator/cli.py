@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from validator.progress import Reporter
     from validator.schedule import Schedule
     from validator.store import Store
+    from validator.table import Table
 
 app = typer.Typer(
     name="image-matrix",
@@ -42,12 +43,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-INSTALL_HINT = (
-    "start the engine you have, name one with --docker-host or DOCKER_HOST, or on Debian and Ubuntu as root run: scripts/ensure-engine"
-)
+INSTALL_HINT = "start the engine you have, name one with --docker-host or DOCKER_HOST, or on Debian and Ubuntu as root run: scripts/ensure-engine"
 RESERVE = 20_000_000_000
 
-Selection = Annotated[list[str] | None, typer.Argument(help="image ids or globs: 'slim-*', 'ngc-24.*', '!*-devel'", show_default=False)]
+Selection = Annotated[
+    list[str] | None, typer.Argument(help="image ids or globs: 'slim-*', 'ngc-24.*', '!*-devel'", show_default=False)
+]
 Keyword = Annotated[str, typer.Option("-k", help="expression over ids: 'slim and not cpu'", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="machine-readable output on stdout")]
 
@@ -72,7 +73,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="the matrix file [default: images.yaml]", show_default=False)] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="the matrix file [default: images.yaml]", show_default=False)
+    ] = None,
     results: Annotated[Path | None, typer.Option(help="where records are kept [default: results/]", show_default=False)] = None,
     docker_host: Annotated[str, typer.Option(help="the engine to use: unix://, tcp:// or ssh://", show_default=False)] = "",
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
@@ -228,7 +231,9 @@ def render_(
     select: Selection = None,
     keyword: Keyword = "",
     check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 when a file would change")] = False,
-    out: Annotated[Path | None, typer.Option(help="where to write [default: dockerfiles/rendered/]", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="where to write [default: dockerfiles/rendered/]", show_default=False)
+    ] = None,
 ) -> None:
     """Write every image's Dockerfile to dockerfiles/rendered/, or print one when a single id is given."""
     from validator.data import data_path
@@ -239,7 +244,9 @@ def render_(
     if check:
         changed = drift(matrix, target)
         if changed:
-            raise FindingsFound("rendered Dockerfiles differ: " + ", ".join(changed[:5]), "run `image-matrix render` and commit the result")
+            raise FindingsFound(
+                "rendered Dockerfiles differ: " + ", ".join(changed[:5]), "run `image-matrix render` and commit the result"
+            )
         _talk(f"{len(matrix.images)} Dockerfiles are current")
     elif len(images) == 1 and select and out is None:
         _out(render(images[0]))
@@ -274,8 +281,12 @@ def doctor(
 
 
 GpuOption = Annotated[str, typer.Option("--gpu", help="preferred | required: over what images.yaml says", show_default=False)]
-Cases = Annotated[list[str] | None, typer.Option("--cases", help="only these cases (globs); may be repeated", show_default=False)]
-Wheels = Annotated[list[Path] | None, typer.Option("--wheels", help="directory with local wheels (also PIP_FIND_LINKS)", show_default=False)]
+Cases = Annotated[
+    list[str] | None, typer.Option("--cases", help="only these cases (globs); may be repeated", show_default=False)
+]
+Wheels = Annotated[
+    list[Path] | None, typer.Option("--wheels", help="directory with local wheels (also PIP_FIND_LINKS)", show_default=False)
+]
 Keep = Annotated[bool, typer.Option("--keep", help="never remove an image, however full the disk is")]
 Refresh = Annotated[bool, typer.Option("--refresh", help="test also what is known")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="show the plan and stop")]
@@ -290,7 +301,7 @@ def matrix(
     """Test every image of the selection that is not known yet, then print the table."""
     run = _test(select, keyword, gpu, cases, wheels, keep, refresh, dry_run, tier)
     if run is not None:
-        _print_table([], "terminal", None, run.selection, "")
+        _out(_table_text(None, "terminal", run))
         _closing(run)
 
 
@@ -337,7 +348,9 @@ def _test(
         if any(image.run.gpu is GpuWish.REQUIRED for image in images):
             require_gpu(preflight)
         _say_host(preflight)
-        schedule = _schedule(engine, store, matrix_, preflight, host, options, labels, run_id, images, probe.version(), keep, refresh)
+        schedule = _schedule(
+            engine, store, matrix_, preflight, host, options, labels, run_id, images, probe.version(), keep, refresh
+        )
         plan, keys = schedule.examine(images)
         _say_plan(plan, preflight, len(images))
         if dry_run:
@@ -358,7 +371,10 @@ def _check_cases(globs: list[str]) -> None:
     for glob in globs:
         if not any(fnmatchcase(ident, glob) for ident in ids):
             near = get_close_matches(glob, ids, n=3)
-            raise UsageError(f"no case matches {glob!r}", f"did you mean {', '.join(near)}?" if near else "a glob over ids like 'csr.mm.*.cpu'")
+            raise UsageError(
+                f"no case matches {glob!r}",
+                f"did you mean {', '.join(near)}?" if near else "a glob over ids like 'csr.mm.*.cpu'",
+            )
 
 
 def _schedule(
@@ -417,7 +433,9 @@ def _say_host(preflight: Preflight) -> None:
     if preflight.gpu is GpuState.REFUSED:
         _talk(f"GPU     none: this engine refuses --gpus ({printable(preflight.gpu_reason)}); CUDA cases will be not-run")
     elif preflight.gpu is GpuState.ACCEPTED:
-        _talk(f"GPU     --gpus is accepted; {gpus + f', driver {host.driver}' if gpus else 'nvidia-smi shows none on this machine'}")
+        _talk(
+            f"GPU     --gpus is accepted; {gpus + f', driver {host.driver}' if gpus else 'nvidia-smi shows none on this machine'}"
+        )
     _talk(f"disk    {size(free)} free under {preflight.info.root}" if free is not None else "disk    not visible from here")
 
 
@@ -432,7 +450,9 @@ def _say_plan(plan: Plan, preflight: Preflight, selected: int) -> None:
     _talk(f"plan    {selected} images: {', '.join(parts)}" + (f", {out_of_reach} out of reach" if out_of_reach else ""))
     if todo:
         rough = "" if all(step.measured for step in todo) else " (partly a rough guess)"
-        _talk(f"        about {size(plan.bytes_needed)} unpacked, {size(max(s.size for s in todo))} the largest; time {duration(plan.seconds)}{rough}")
+        _talk(
+            f"        about {size(plan.bytes_needed)} unpacked, {size(max(s.size for s in todo))} the largest; time {duration(plan.seconds)}{rough}"
+        )
 
 
 def _closing(run_: Run) -> None:
@@ -453,16 +473,98 @@ def _closing(run_: Run) -> None:
 def table(
     select: Selection = None,
     format_: Annotated[str, typer.Option("--format", "-f", help="terminal | md | json")] = "terminal",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="write to a file instead of stdout", show_default=False)] = None,
-    cases: Annotated[str, typer.Option("--cases", help="show these cases (glob) as rows, images as columns", show_default=False)] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="write to a file instead of stdout", show_default=False)
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="put the Markdown between the markers of this file", show_default=False)
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="with --into: write nothing, exit 1 when the file is not current")
+    ] = False,
+    cases: Annotated[str, typer.Option("--cases", help="cases (glob) as rows, images as columns", show_default=False)] = "",
     as_json: Json = False,
 ) -> None:
-    """Print the compatibility table built from results/."""
-    _print_table(select or [], "json" if as_json else format_, out, (), cases)
+    """Print the compatibility table built from results/. Needs no engine."""
+    from validator.publish import markdown
+
+    if into is not None:
+        old = _read(into)
+        new = markdown.replace_between_markers(old, "table", markdown.render(_table(select, None)))
+        if check and new != old:
+            raise FindingsFound(
+                f"the table in {into} is not what results/ says",
+                f"run `image-matrix table --into {into}` and commit the result",
+            )
+        if not check:
+            into.write_text(new, encoding="utf-8")
+            _talk(f"{into} is current")
+        return
+    text = _case_text(select, cases, as_json) if cases else _table_text(select, "json" if as_json else format_, None)
+    if out is None:
+        _out(text)
+    else:
+        out.write_text(text, encoding="utf-8")
 
 
-def _print_table(patterns: list[str], format_: str, out: Path | None, ids: tuple[str, ...], cases: str) -> None:
-    raise NotImplementedError
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
+
+
+def _table(select: list[str] | None, run_: Run | None) -> Table:
+    from validator.table import build
+
+    matrix_, chosen = _images(select, "")
+    store = _store()
+    runs = (run_,) if run_ is not None else store.runs()
+    only = frozenset(image.id for image in chosen) if select else frozenset(run_.selection) if run_ is not None else None
+    made = build(store.latest(), runs, tuple(image.id for image in matrix_.images), only)
+    for problem in store.problems:
+        _talk(f"image-matrix: left out, cannot be read: {problem}")
+    return made
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((160, 24)).columns
+
+
+def _table_text(select: list[str] | None, format_: str, run_: Run | None) -> str:
+    from validator.publish import markdown, terminal
+
+    if format_ not in ("terminal", "md", "json"):
+        raise UsageError(f"unknown format {format_!r}", "use terminal, md or json")
+    made = _table(select, run_)
+    if format_ == "json":
+        return json.dumps(made.data(), indent=1, sort_keys=True)
+    if format_ == "md":
+        return markdown.render(made)
+    colour = not os.environ.get("NO_COLOR") and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
+    return terminal.render(made, width=_width(), colour=colour)
+
+
+def _case_text(select: list[str] | None, pattern: str, as_json: bool) -> str:
+    from validator.publish import terminal
+    from validator.table import case_view
+
+    _check_cases([pattern])
+    _, chosen = _images(select, "")
+    wanted = {image.id: number for number, image in enumerate(chosen)}
+    records = [record for record in _store().latest().values() if record.image.id in wanted]
+    view = case_view(sorted(records, key=lambda r: (wanted[r.image.id], r.host.key)), pattern)
+    if not as_json:
+        return terminal.render_cases(view, width=_width())
+    rows = {
+        ident: {
+            name: {"outcome": r.outcome.value, "detail": r.detail} for name, r in zip(view.images, results, strict=True) if r
+        }
+        for ident, results in view.cases
+    }
+    return json.dumps(rows, indent=1, sort_keys=True)
 
 
 @app.command()

@@ -54,9 +54,7 @@ def host_settings(environ: Mapping[str, str], wheels: tuple[Path, ...] = ()) -> 
         ca_bundle=bundle,
         wheel_directories=(*wheels, *(path for path in links if path.is_dir())),
         index_url=environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or environ.get("PIP_INDEX_URL") or "",
-        proxies=tuple(
-            (name, environ[name]) for up in PROXY_VARIABLES for name in (up, up.lower()) if environ.get(name)
-        ),
+        proxies=tuple((name, environ[name]) for up in PROXY_VARIABLES for name in (up, up.lower()) if environ.get(name)),
     )
 
 

@@ -46,4 +46,6 @@ def _current_context(path: Path) -> str:
     try:
         return str(json.loads(text).get("currentContext") or "")
     except (json.JSONDecodeError, AttributeError) as error:
-        raise UsageError(f"{path} is not valid JSON: {error}", "repair or remove the file; docker itself cannot read it") from error
+        raise UsageError(
+            f"{path} is not valid JSON: {error}", "repair or remove the file; docker itself cannot read it"
+        ) from error

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol
 
 import docker
 import docker.errors
@@ -21,6 +21,7 @@ import docker.models.containers
 import requests
 import urllib3
 from docker.types import DeviceRequest, LogConfig, Ulimit
+from docker.utils.socket import STDERR, frames_iter
 
 from validator.errors import EngineUnavailable, EnvironmentProblem
 from validator.gpus import GpuRequest
@@ -114,7 +115,7 @@ class Engine(Protocol):
     def remote_digest(self, reference: str) -> str: ...
     def pull(self, reference: str, platform: str, on_progress: Line) -> LocalImage: ...
     def build(
-        self, context: BinaryIO, *, arguments: Mapping[str, str], labels: Mapping[str, str], on_line: Line
+        self, context: BinaryIO, *, tag: str, arguments: Mapping[str, str], labels: Mapping[str, str], on_line: Line
     ) -> LocalImage: ...
     def import_rootfs(self, archive: BinaryIO, *, reference: str, changes: tuple[str, ...]) -> LocalImage: ...
     def remove_image(self, image_id: str) -> bool: ...
@@ -174,6 +175,10 @@ class DockerEngine:
         self._client = client
         self.endpoint = endpoint
 
+    def close(self) -> None:
+        """Close the connections; nothing on the engine changes."""
+        self._client.close()
+
     def info(self) -> EngineInfo:
         with _refusals():
             info = self._client.info()
@@ -225,7 +230,7 @@ class DockerEngine:
         return image
 
     def build(
-        self, context: BinaryIO, *, arguments: Mapping[str, str], labels: Mapping[str, str], on_line: Line
+        self, context: BinaryIO, *, tag: str, arguments: Mapping[str, str], labels: Mapping[str, str], on_line: Line
     ) -> LocalImage:
         """Build from a tar archive with the classic builder (host network, so that proxies on loopback work)."""
         image_id = ""
@@ -233,6 +238,7 @@ class DockerEngine:
             stream = self._client.api.build(
                 fileobj=context,
                 custom_context=True,
+                tag=tag or None,
                 decode=True,
                 rm=True,
                 forcerm=True,
@@ -322,10 +328,23 @@ class DockerEngine:
     def _supervise(
         self, container: docker.models.containers.Container, spec: ContainerSpec, on_output: Chunk, on_error_output: Chunk
     ) -> Exit:
+        with _refusals():
+            parameters = {"stdout": 1, "stderr": 1, "stream": 1}
+            socket = self._client.api.attach_socket(str(container.id), params=parameters)
+        with contextlib.closing(socket), contextlib.closing(getattr(socket, "_response", socket)):
+            frames = frames_iter(socket, tty=False)  # type: ignore[no-untyped-call]
+            return self._follow(container, frames, spec, on_output, on_error_output)
+
+    def _follow(
+        self,
+        container: docker.models.containers.Container,
+        frames: Iterator[tuple[int, bytes]],
+        spec: ContainerSpec,
+        on_output: Chunk,
+        on_error_output: Chunk,
+    ) -> Exit:
         timed_out = threading.Event()
         truncated = False
-        with _refusals():
-            stream = container.attach(stdout=True, stderr=True, stream=True, logs=False, demux=True)
         try:
             with _refusals():
                 container.start()
@@ -344,15 +363,14 @@ class DockerEngine:
         seen = 0
         try:
             with _refusals():
-                for out, err in cast("Iterator[tuple[bytes | None, bytes | None]]", stream):
-                    if out:
-                        on_output(out)
-                    if err:
-                        on_error_output(err)
-                    seen += len(out or b"") + len(err or b"")
+                for stream, data in frames:
+                    if not truncated:
+                        (on_error_output if stream == STDERR else on_output)(data)
+                    seen += len(data)
                     if seen > spec.output_limit and not truncated:
                         truncated = True
-                        kill(None)
+                        # In a thread, because the engine ends a container only when somebody goes on reading its output.
+                        threading.Thread(target=kill, args=(None,), daemon=True).start()
             return self._exit(container, timed_out=timed_out.is_set(), truncated=truncated)
         finally:
             watchdog.cancel()
@@ -388,14 +406,10 @@ class DockerEngine:
                 self.remove_container(container["Id"])
 
     def _has_path(self, container_id: str, path: str) -> bool:
-        try:
-            stream, _ = self._client.api.get_archive(container_id, path)
-        except docker.errors.NotFound:
-            return False
-        close = getattr(stream, "close", None)
-        if close is not None:
-            close()
-        return True
+        # The SDK can only fetch a path; to ask for its existence is one small request of the same API.
+        api = self._client.api
+        url = f"{api.base_url}/v{api.api_version}/containers/{container_id}/archive"
+        return bool(api.head(url, params={"path": path}, timeout=api.timeout).status_code == 200)
 
     def containers(self, label: str) -> tuple[tuple[str, Mapping[str, str]], ...]:
         """Every container, running or not, that carries `label`: (id, labels)."""
@@ -425,7 +439,12 @@ def _create_options(spec: ContainerSpec) -> dict[str, Any]:
             "pids_limit": 1024,
             "ulimits": [Ulimit(name="core", soft=0, hard=0)],
         }
-    for name, value in (("user", spec.user), ("shm_size", spec.shm_size), ("mem_limit", spec.memory), ("platform", spec.platform)):
+    for name, value in (
+        ("user", spec.user),
+        ("shm_size", spec.shm_size),
+        ("mem_limit", spec.memory),
+        ("platform", spec.platform),
+    ):
         if value:
             options[name] = value
     if spec.entrypoint is not None:
@@ -508,5 +527,7 @@ def _problem(endpoint: str, error: Exception) -> str:
     if "FileNotFoundError" in text or "No such file" in text:
         return "no such socket"
     if "ConnectionRefused" in text or "Connection refused" in text:
-        return "connection refused: a socket without an engine behind it" if endpoint.startswith("unix") else "connection refused"
+        return (
+            "connection refused: a socket without an engine behind it" if endpoint.startswith("unix") else "connection refused"
+        )
     return text.splitlines()[0][:200] if text else type(error).__name__

@@ -15,7 +15,18 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from validator.gpus import parse_gpus
 from validator.model import (
-    IMAGE_ID, Base, BaseSource, Excluded, Expectation, GpuWish, Image, Matrix, Outcome, Pull, RunOptions, Slim,
+    IMAGE_ID,
+    Base,
+    BaseSource,
+    Excluded,
+    Expectation,
+    GpuWish,
+    Image,
+    Matrix,
+    Outcome,
+    Pull,
+    RunOptions,
+    Slim,
 )  # fmt: skip
 from validator.yaml_nodes import Document, Node, line_of
 
@@ -26,7 +37,7 @@ ROW_LIMIT = 10_000
 # Keys and their JSON Schema, level by level: what may stand in the file is said here and nowhere else.
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpu": {"enum": [wish.value for wish in GpuWish], "description": "whether a GPU must be there"},
-    "gpus": TEXT | {"description": "the value of docker's --gpus: all, 2, \"device=0,1\""},
+    "gpus": TEXT | {"description": 'the value of docker\'s --gpus: all, 2, "device=0,1"'},
     "shm_size": TEXT | {"pattern": r"^\d+[bkmg]?$", "description": "size of /dev/shm: 1g"},
     "memory": TEXT | {"pattern": r"^\d+[bkmg]?$", "description": "memory limit of the container: 8g"},
     "timeout": {"type": "integer", "minimum": 1, "description": "seconds for the whole probe"},
@@ -43,8 +54,12 @@ EXPECT: dict[str, dict[str, Any]] = {
 }
 SOURCE: dict[str, dict[str, Any]] = {"registry": TEXT, "mmdebstrap": TEXT}
 BASE: dict[str, dict[str, Any]] = {
-    "python": TEXT | {"description": "the Python that this distribution ships: \"3.11\""},
-    "sources": {"type": "array", "minItems": 1, "items": {"type": "object", "properties": SOURCE, "additionalProperties": False}},
+    "python": TEXT | {"description": 'the Python that this distribution ships: "3.11"'},
+    "sources": {
+        "type": "array",
+        "minItems": 1,
+        "items": {"type": "object", "properties": SOURCE, "additionalProperties": False},
+    },
 }
 AXES = {"type": "object", "additionalProperties": {"type": "array", "items": TEXT}}
 FAMILY: dict[str, dict[str, Any]] = {
@@ -63,7 +78,10 @@ TOP: dict[str, dict[str, Any]] = {
     "defaults": {"type": "object", "properties": OPTIONS, "additionalProperties": False},
     "mirrors": {"type": "object", "additionalProperties": {"type": "array", "items": TEXT}},
     "bases": {"type": "object", "additionalProperties": {"type": "object", "properties": BASE, "additionalProperties": False}},
-    "families": {"type": "array", "items": {"type": "object", "properties": FAMILY, "required": ["name", "id"], "additionalProperties": False}},
+    "families": {
+        "type": "array",
+        "items": {"type": "object", "properties": FAMILY, "required": ["name", "id"], "additionalProperties": False},
+    },
 }
 ROW_EXTRAS = ("inferred", "packages", "expect", *OPTIONS)
 
@@ -129,10 +147,16 @@ class _Loader:
         for item in self.doc.items(parts.get("sources"), f"the sources of {name}"):
             source = self.doc.mapping(item, f"a source of {name}", SOURCE)
             if len(source) != 1:
-                self.doc.problem(item, f"a source of {name} is one of: {', '.join(SOURCE)}", "write `- registry: debian:bookworm-slim`")
+                self.doc.problem(
+                    item, f"a source of {name} is one of: {', '.join(SOURCE)}", "write `- registry: debian:bookworm-slim`"
+                )
             for kind, value in source.items():
                 text = self.doc.string(value, kind)
-                sources.append(BaseSource(kind=kind, reference=text if kind == "registry" else "", suite=text if kind == "mmdebstrap" else ""))
+                sources.append(
+                    BaseSource(
+                        kind=kind, reference=text if kind == "registry" else "", suite=text if kind == "mmdebstrap" else ""
+                    )
+                )
         return Base(name=name, python=self.doc.string(parts.get("python"), f"the Python of {name}"), sources=tuple(sources))
 
     def options(self, parts: Mapping[str, Node], old: RunOptions) -> RunOptions:
@@ -185,7 +209,11 @@ class _Loader:
             except InvalidSpecifier:
                 self.doc.problem(parts["torch"], f"not a version range: {texts['torch']!r}", "write it like >=2.0,<2.4")
             if "outcome" in parts:
-                found.append(Expectation(case=texts["case"], outcome=Outcome(texts["outcome"]), issue=texts["issue"], torch=texts["torch"]))
+                found.append(
+                    Expectation(
+                        case=texts["case"], outcome=Outcome(texts["outcome"]), issue=texts["issue"], torch=texts["torch"]
+                    )
+                )
         return tuple(found)
 
     # ------------------------------------------------------------------ families
@@ -201,7 +229,9 @@ class _Loader:
             return
         if "build" in parts and self.doc.string(parts["build"], "build") != "slim":
             self.doc.problem(parts["build"], "build knows only: slim", "write `build: slim`")
-        templates: dict[str, tuple[Node, str]] = {key: (parts[key], self.doc.string(parts[key], key)) for key in ("id", "pull") if key in parts}
+        templates: dict[str, tuple[Node, str]] = {
+            key: (parts[key], self.doc.string(parts[key], key)) for key in ("id", "pull") if key in parts
+        }
         used = {field for node_, text in templates.values() for field in self.fields(node_, text)}
         if "id" not in templates:
             return
@@ -223,7 +253,9 @@ class _Loader:
             self.doc.problem(node, f"the template cannot be read: {error}", "write {name} for an axis, {{ and }} for braces")
             return set()
 
-    def rows(self, parts: Mapping[str, Node], used: set[str], family: str) -> list[tuple[Node, dict[str, str], dict[str, Node]]]:
+    def rows(
+        self, parts: Mapping[str, Node], used: set[str], family: str
+    ) -> list[tuple[Node, dict[str, str], dict[str, Node]]]:
         """(where, values, extras) of every row: the products of the axes, then the included ones."""
         found: list[tuple[Node, dict[str, str], dict[str, Node]]] = []
         known = {*used, *FACTS, "base", "index"} if "build" in parts else {*used, *FACTS}
@@ -238,7 +270,9 @@ class _Loader:
             for axis, column in values.items():
                 total *= len(column)
                 if not column:
-                    self.doc.problem(block, f"the axis {axis} of {family} has no value", "give at least one, or remove the axis")
+                    self.doc.problem(
+                        block, f"the axis {axis} of {family} has no value", "give at least one, or remove the axis"
+                    )
                 if axis not in used and len(column) > 1:
                     self.doc.problem(block, f"the axis {axis} is used in no template of {family}", f"add {{{axis}}} to id")
             if total > ROW_LIMIT:
@@ -254,10 +288,17 @@ class _Loader:
         return found
 
     def is_list(self, node: Node) -> bool:
-        return hasattr(node, "value") and isinstance(node.value, list) and not any(isinstance(item, tuple) for item in node.value)
+        return (
+            hasattr(node, "value") and isinstance(node.value, list) and not any(isinstance(item, tuple) for item in node.value)
+        )
 
     def exclude(
-        self, node: Node | None, rows: list[tuple[Node, dict[str, str], dict[str, Node]]], used: set[str], template: str, family: str
+        self,
+        node: Node | None,
+        rows: list[tuple[Node, dict[str, str], dict[str, Node]]],
+        used: set[str],
+        template: str,
+        family: str,
     ) -> list[tuple[Node, dict[str, str], dict[str, Node]]]:
         for item in self.doc.items(node, f"exclude of {family}"):
             parts = self.doc.mapping(item, f"an exclude of {family}", {*used, *FACTS, "base", "index", "reason"}, ("reason",))
@@ -300,14 +341,18 @@ class _Loader:
             self.doc.problem(place, f"{ident!r} cannot be an id", "use small letters, digits, dots and dashes, at most 120")
             return
         if ident in self.images:
-            self.doc.problem(place, f"the id {ident!r} stands twice, also in line {self.images[ident].line}", "make the ids differ")
+            self.doc.problem(
+                place, f"the id {ident!r} stands twice, also in line {self.images[ident].line}", "make the ids differ"
+            )
             return
         extra = self.packages(extras.get("packages"))
         source: Pull | Slim
         if "pull" in templates:
             reference = templates["pull"][1].format(**values)
             if not re.fullmatch(r"[\w.\-/:]+[:@][\w.\-:]+", reference) or "/" in reference.rpartition(":")[2]:
-                self.doc.problem(place, f"the reference {reference!r} has no tag", "end it with :tag; a reference without one means `latest`")
+                self.doc.problem(
+                    place, f"the reference {reference!r} has no tag", "end it with :tag; a reference without one means `latest`"
+                )
             source = Pull(reference=reference, packages=(*packages, *extra))
         else:
             assert base is not None
@@ -333,7 +378,9 @@ class _Loader:
             self.doc.problem(place, f"there is no base {values['base']!r}", f"known: {known}; others are added under bases:")
             return False
         if values.get("python", base.python) != base.python:
-            self.doc.problem(place, f"{base.name} has Python {base.python}, not {values['python']}", "take another base, or leave python out")
+            self.doc.problem(
+                place, f"{base.name} has Python {base.python}, not {values['python']}", "take another base, or leave python out"
+            )
             return False
         if not re.fullmatch(r"pypi|cpu|cu\d{2,3}|https?://\S+", values.get("index", "pypi")):
             self.doc.problem(place, f"no such index: {values['index']!r}", "pypi, cpu, cu126 and the like, or a URL")
@@ -344,5 +391,5 @@ class _Loader:
 class _Nowhere:
     """Stands for the start of an empty file."""
 
-    class start_mark:  # noqa: N801 - the name that yaml gives it
+    class start_mark:
         line = column = 0

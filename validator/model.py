@@ -303,7 +303,9 @@ class ImageIdentity(Frozen):
 class Record(Frozen):
     """One image x one host x one probe version, as found. Times are UTC ISO 8601; durations in seconds."""
 
-    schema_: str = Field(default=RECORD_SCHEMA, validation_alias=AliasChoices("schema", "schema_"), serialization_alias="schema")
+    schema_: str = Field(
+        default=RECORD_SCHEMA, validation_alias=AliasChoices("schema", "schema_"), serialization_alias="schema"
+    )
     key: str
     run: str
     image: ImageIdentity

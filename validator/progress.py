@@ -114,7 +114,9 @@ class LiveDisplay:
         left = f", about {duration(elapsed / self._done * (self._total - self._done))} left" if self._done else ""
         if self._image:
             about = f" of about {duration(self._expected)}" if self._expected else ""
-            grid.add_row(Text("▶", style="cyan"), Text(f"{self._image}  {duration(now - self._image_began)}{about}", style="bold"))
+            grid.add_row(
+                Text("▶", style="cyan"), Text(f"{self._image}  {duration(now - self._image_began)}{about}", style="bold")
+            )
             grid.add_row("", Text(self._step, style="dim", overflow="ellipsis", no_wrap=True))
         grid.add_row("", Text(f"{self._done} of {self._total} done in {duration(elapsed)}{left}"))
         return grid

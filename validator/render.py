@@ -31,7 +31,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701
+        autoescape=False,
     )
     environment.filters["shell"] = shlex.quote
     environment.filters["label"] = lambda text: json.dumps(str(text)).replace("$", "\\$")
@@ -46,7 +46,9 @@ def render(image: Image, folder: Path | None = None) -> str:
         values = {"reference": source.reference}
     else:
         template = "slim.Dockerfile.j2"
-        registry = next((s.reference for s in source.base.sources if s.kind == "registry"), f"image-matrix/base:{source.base.name}")
+        registry = next(
+            (s.reference for s in source.base.sources if s.kind == "registry"), f"image-matrix/base:{source.base.name}"
+        )
         values = {"reference": registry, "index_url": index_url(source.index), "uv_version": UV_VERSION}
     place = folder or data_path("dockerfiles")
     try:

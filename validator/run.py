@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from validator import probe
-from validator.acquire import Acquired, Acquirer, Untested
+from validator.acquire import Acquired, Acquirer
 from validator.engine import ContainerSpec, Engine, Exit, LocalImage
 from validator.gpus import parse_gpus
 from validator.model import CaseResult, Finding, Gpu, GpuWish, Host, Image, Outcome, Record, Severity, content_key
@@ -167,7 +167,11 @@ class ImageRunner:
         return Attempt(report=report, exit=ended, hardened=hardened, entrypoint_kept=keep, error_output=text)
 
     def _probe_options(self) -> dict[str, object]:
-        return {"cases": list(self.options.cases) or ["*"], "tier": self.options.tier, "case_timeout": self.options.case_timeout}
+        return {
+            "cases": list(self.options.cases) or ["*"],
+            "tier": self.options.tier,
+            "case_timeout": self.options.case_timeout,
+        }
 
     # ------------------------------------------------------------------ the record
 
@@ -177,7 +181,11 @@ class ImageRunner:
     ) -> Record:  # fmt: skip
         report, ended = attempt.report, attempt.exit
         state = ExitState(
-            exit_code=ended.code, oom_killed=ended.oom_killed, timed_out=ended.timed_out, started=ended.started, error=ended.error
+            exit_code=ended.code,
+            oom_killed=ended.oom_killed,
+            timed_out=ended.timed_out,
+            started=ended.started,
+            error=ended.error,
         )
         texts = (attempt.error_output, report.noise_head, report.noise_tail)
         cases = tuple(self._explain(case, report.facts) for case in report.cases)
@@ -199,8 +207,22 @@ class ImageRunner:
             facts=report.facts,
             cases=cases,
             controls=report.controls,
-            findings=(*findings, *more, *(_problem(text) for text in report.problems)),
+            findings=(*findings, *self._gpu_finding(image, report), *more, *(_problem(text) for text in report.problems)),
             verdict=verdict,
+        )
+
+    def _gpu_finding(self, image: Image, report: Report) -> tuple[Finding, ...]:
+        """An engine that takes the request and attaches nothing is reported as exactly that."""
+        asked = self.preflight.gpu is GpuState.ACCEPTED and parse_gpus(image.run.gpus) is not None
+        if not asked or not report.hello or _part(report.facts, "nvidia").get("devices"):
+            return ()
+        return (
+            Finding(
+                code="gpu-not-attached",
+                severity=Severity.WARNING,
+                message="GPU requested, none attached: the engine accepted --gpus, and no GPU device is in the container",
+                remedy="check the host's driver (nvidia-smi) and the NVIDIA Container Toolkit; see `image-matrix doctor`",
+            ),
         )
 
     def _explain(self, case: CaseResult, facts: Mapping[str, object]) -> CaseResult:

@@ -175,7 +175,9 @@ class Schedule:
         if self.keep or not acquired.brought or (free is not None and free >= self.reserve):
             return
         if self.engine.remove_image(acquired.image.id):
-            self.reporter.say(f"removed {acquired.identity.id} ({size(acquired.image.size)}): less than {size(self.reserve)} free")
+            self.reporter.say(
+                f"removed {acquired.identity.id} ({size(acquired.image.size)}): less than {size(self.reserve)} free"
+            )
         self._remove_ours(self.reserve)
 
     def _remove_ours(self, wanted: int) -> None:
@@ -228,7 +230,7 @@ def summary(record: Record) -> str:
         elif cases:
             reasons = {case.detail for case in cases}
             parts.append(f"{device} not run ({reasons.pop()})" if len(reasons) == 1 else f"{device} not run")
-    loud = [o for o in (Outcome.WRONG, Outcome.CRASH, Outcome.FALLBACK, Outcome.TIMEOUT)]
+    loud = (Outcome.WRONG, Outcome.CRASH, Outcome.FALLBACK, Outcome.TIMEOUT)
     counts = {o: sum(case.outcome is o for case in record.cases) for o in loud}
     parts += [f"{number} {outcome.value}" for outcome, number in counts.items() if number]
     torch = record.facts.get("torch") or {}

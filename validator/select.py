@@ -34,7 +34,9 @@ def select(matrix: Matrix, patterns: Sequence[str] = (), keyword: str = "") -> t
     )
     if not chosen:
         what = " ".join((*patterns, *([f"-k {keyword!r}"] if keyword else [])))
-        raise NothingSelected(f"nothing is left of {len(matrix.images)} images after {what or 'the selection'}", "`image-matrix list` shows all")
+        raise NothingSelected(
+            f"nothing is left of {len(matrix.images)} images after {what or 'the selection'}", "`image-matrix list` shows all"
+        )
     return chosen
 
 

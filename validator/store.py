@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import tempfile
@@ -63,9 +64,7 @@ class Store:
 
     def known(self, key: str) -> Record | None:
         """The newest complete record with this content key, or None."""
-        return next(
-            (r for r in reversed(self.records()) if r.key == key and r.complete and r.verdict.cls not in PASSING), None
-        )
+        return next((r for r in reversed(self.records()) if r.key == key and r.complete and r.verdict.cls not in PASSING), None)
 
     def runs(self) -> tuple[Run, ...]:
         """Every readable run, oldest first."""
@@ -86,14 +85,20 @@ class Store:
     def write_record(self, record: Record) -> Path:
         """Write a new record the moment it is known. Raises EnvironmentProblem when the file cannot be written."""
         stamp = record.started.replace("-", "").replace(":", "")
-        path = self._place("records", record.image.id) / f"{stamp}-{record.key[:8]}.json"
+        name = _safe(f"{stamp}-{record.key[:8]}")
+        folder = self._place("records", record.image.id)
+        path = folder / f"{name}.json"
+        for number in itertools.count(2):  # append-only: a second record of the same second stands beside the first
+            if not path.exists():
+                break
+            path = folder / f"{name}-{number}.json"
         self._write(path, record.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"schema": record.schema_})
         self._records = None
         return path
 
     def write_run(self, run: Run) -> Path:
         """Write a run's file, over what it said before."""
-        path = self._place("runs") / f"{run.id}.json"
+        path = self._place("runs") / f"{_safe(run.id)}.json"
         self._write(path, run.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"schema": run.schema_})
         return path
 
@@ -105,19 +110,23 @@ class Store:
     def lock(self) -> Iterator[None]:
         """One run at a time on one results directory. Raises EnvironmentProblem naming the process that holds it."""
         path = self._place() / "run.lock"
+        holder = self.root / "run.pid"
         lock = filelock.FileLock(path, timeout=0)
         try:
-            lock.acquire()
+            with self._explained(path):
+                lock.acquire()
         except filelock.Timeout as error:
-            holder = (self.root / "run.pid").read_text(encoding="utf-8") if (self.root / "run.pid").is_file() else "?"
             raise EnvironmentProblem(
-                f"another run uses {self.root} (process {holder.strip()})", "wait for it, stop it, or use another --results directory"
+                f"another run uses {self.root} (process {_first_line(holder)})",
+                "wait for it, stop it, or use another --results directory",
             ) from error
         try:
-            (self.root / "run.pid").write_text(f"{os.getpid()}\n", encoding="utf-8")
+            with self._explained(holder):
+                holder.write_text(f"{os.getpid()}\n", encoding="utf-8")
             yield
         finally:
-            (self.root / "run.pid").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                holder.unlink(missing_ok=True)
             lock.release()
 
     def _place(self, *parts: str) -> Path:
@@ -155,6 +164,14 @@ class Store:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 hint = "free some space, then run again: what was written before is kept"
             raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint) from error
+
+
+def _first_line(path: Path) -> str:
+    """What the file says, "?" when it says nothing: its writer may be starting or ending at this moment."""
+    try:
+        return path.read_text(encoding="utf-8").strip() or "?"
+    except OSError:
+        return "?"
 
 
 def _safe(part: str) -> str:

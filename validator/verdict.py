@@ -29,7 +29,7 @@ class ExitState:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """pattern is looked for (case-insensitive) in a text; groups may be used in cause and remedy as {0}, {1}."""
+    """pattern is looked for (case-insensitive) in a text; its groups stand in cause and remedy as {0}, {1} ("?" when unmatched)."""
 
     code: str
     cls: VerdictClass
@@ -48,7 +48,7 @@ IMAGE, BUILD, INFRA, HOST, PAIRING = (
 
 # What a registry or the engine says when a pull does not work.
 PULL_RULES = (
-    Rule(code="rate-limit", cls=INFRA, pattern=r"toomanyrequests|rate limit|\b429\b",
+    Rule(code="rate-limit", cls=INFRA, pattern=r"toomanyrequests|too many requests|rate limit|status:? 429\b",
          cause="the registry's rate limit is reached", remedy="log in (`docker login`), use a mirror (`mirrors:` in images.yaml), or wait and run again"),
     Rule(code="registry-certificate", cls=INFRA, pattern=r"x509|certificate signed by unknown|certificate verify|tls: failed to verify",
          cause="the registry's TLS certificate is not trusted by the engine",
@@ -57,16 +57,17 @@ PULL_RULES = (
          cause="the disk is full", remedy="free some space on the engine's data root (`docker system df`), then run again"),
     Rule(code="platform-mismatch", cls=IMAGE, pattern=r"no matching manifest for (\S+)|does not match the (?:specified|detected) platform",
          cause="the image does not exist for this platform", remedy="set `platform:` for the row, or take a tag that has this platform"),
-    Rule(code="not-found", cls=IMAGE, pattern=r"manifest unknown|manifest for \S+ not found|name unknown|not found: manifest|\b404\b",
+    Rule(code="not-found", cls=IMAGE, pattern=r"manifest unknown|manifest for \S+ not found|name unknown|not found: manifest|status:? 404\b",
          cause="the registry has no such tag", remedy="correct the tag in images.yaml; `image-matrix list` shows the neighbours"),
-    Rule(code="authentication", cls=INFRA, pattern=r"unauthorized|authentication required|no basic auth|incorrect username or password|\b401\b",
+    Rule(code="authentication", cls=INFRA, pattern=r"unauthorized|authentication required|no basic auth|incorrect username or password|status:? 401\b",
          cause="the registry wants a login", remedy="`docker login <registry>` (nvcr.io: user name $oauthtoken, an NGC API key as the password)"),
-    Rule(code="access-denied", cls=INFRA, pattern=r"access (?:to the resource is )?denied|requested access|forbidden|\b403\b",
+    Rule(code="access-denied", cls=INFRA, pattern=r"access (?:to the resource is )?denied|requested access|forbidden|status:? 403\b",
          cause="the registry refuses access to this repository", remedy="check the name, and that your login may read it"),
     Rule(code="registry-unreachable", cls=INFRA,
-         pattern=r"no such host|connection refused|i/o timeout|network is unreachable|no route to host|temporary failure in name resolution"
-                 r"|timeout exceeded|did not answer in time|server misbehaving|proxyconnect|connection reset|EOF|TLS handshake timeout|\b50[0234]\b",
-         cause="registry unreachable", remedy="check network, DNS and proxy of the engine, or name a mirror under `mirrors:` in images.yaml; run again"),
+         pattern=r"(?:(?:https?://|\blookup )([\w.-]+(?::\d+)?)[^\n]*?)?(no such host|connection refused|i/o timeout|network is unreachable|no route to host"
+                 r"|temporary failure in name resolution|timeout exceeded|deadline exceeded|did not answer in time|server misbehaving|proxyconnect"
+                 r"|connection reset|TLS handshake timeout|\bEOF\b|status:? 50[0234]\b)",
+         cause="registry unreachable: {0} ({1})", remedy="check network, DNS and proxy of the engine, or name a mirror under `mirrors:` in images.yaml; run again"),
 )  # fmt: skip
 
 # What a build says in its last lines.
@@ -90,6 +91,14 @@ BUILD_RULES = (
          cause="apt-get failed in the build", remedy="see the build log; set IMAGE_MATRIX_DEBIAN_MIRROR if a mirror is gone"),
     Rule(code="base-missing", cls=INFRA, pattern=r"pull access denied|manifest unknown|repository does not exist",
          cause="the base image of the build cannot be had", remedy="see `bases:` in images.yaml"),
+)  # fmt: skip
+
+# What the probe says when the process that imports torch dies.
+CRASH_RULES = (
+    Rule(code="illegal-instruction", cls=PAIRING, pattern=r"SIGILL|illegal instruction|signal 4\b",
+         cause="import torch needs processor instructions that this host does not have", remedy="run on a newer CPU, or take a build for older ones"),
+    Rule(code="import-crashes", cls=IMAGE, pattern=r"(.+)",
+         cause="import torch crashes: {0}", remedy="see the log; the image's torch is broken, or does not suit this CPU"),
 )  # fmt: skip
 
 # What the engine says when the container does not start.
@@ -117,6 +126,8 @@ IMPORT_RULES = (
          cause="import torch fails: {0} is needed and the image's C or C++ library is older", remedy="take a newer distribution, or an older torch"),
     Rule(code="undefined-symbol", cls=IMAGE, pattern=r"undefined symbol: (\S+)",
          cause="import torch fails: undefined symbol {0}; two libraries of different versions meet", remedy="reinstall torch and its nvidia-* packages together"),
+    Rule(code="numpy-mismatch", cls=IMAGE, pattern=r"compiled using NumPy 1\.x|numpy\.dtype size changed|_ARRAY_API not found|numpy\.core\.multiarray failed to import",
+         cause="import torch fails: the image's numpy is not the one its torch was built for", remedy="pin `numpy<2` beside this torch, or take a newer torch"),
     Rule(code="import-failed", cls=IMAGE, pattern=r"(.+)",
          cause="import torch fails: {0}", remedy="see the log; the image's torch is broken"),
 )  # fmt: skip
@@ -126,12 +137,14 @@ def _apply(rules: Sequence[Rule], text: str, fallback: VerdictClass) -> Verdict:
     for rule in rules:
         found = re.search(rule.pattern, text, re.IGNORECASE)
         if found:
-            groups = [group.strip()[:200] for group in found.groups() if group]
-            words = [*groups, *["?"] * 3]
+            words = [(group or "?").strip()[:200] for group in found.groups()]
             return Verdict(cls=rule.cls, code=rule.code, cause=rule.cause.format(*words), remedy=rule.remedy.format(*words))
     evidence = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
     return Verdict(
-        cls=fallback, code="unclassified", cause=f"not a failure we know: {evidence[:300]}", remedy="see the log; please report it"
+        cls=fallback,
+        code="unclassified",
+        cause=f"not a failure we know: {evidence[:300]}",
+        remedy="see the log; please report it",
     )
 
 
@@ -163,34 +176,76 @@ def judge(
 
 
 def _verdict(
-    facts: Mapping[str, object], cases: Sequence[CaseResult], controls: Sequence[Control], complete: bool, state: ExitState, text: str
+    facts: Mapping[str, object],
+    cases: Sequence[CaseResult],
+    controls: Sequence[Control],
+    complete: bool,
+    state: ExitState,
+    text: str,
 ) -> Verdict:
     if not state.started:
         return _apply(START_RULES, state.error, INFRA)
     if state.exit_code == OLD_PYTHON_EXIT:
-        return Verdict(cls=IMAGE, code="old-python", cause="the image's Python is older than 3.6", remedy="it cannot hold a torch with sparse support worth testing")
-    if state.oom_killed:
-        return Verdict(cls=INFRA, code="out-of-memory", cause="the container was killed for memory", remedy="raise `memory:` of the row, or run on a machine with more")
-    if state.timed_out:
-        return Verdict(cls=INFRA, code="probe-timeout", cause="the probe did not end within the time allowed; outcomes so far are kept", remedy="raise `timeout:` of the row, then run again")
+        return Verdict(
+            cls=IMAGE,
+            code="old-python",
+            cause="the image's Python is older than 3.6",
+            remedy="it cannot hold a torch with sparse support worth testing",
+        )
     imported = _part(facts, "torch_import")
     torch_state, torch_error = str(imported.get("state") or ""), str(imported.get("detail") or "no message")
+    # The engine's memory flag also rises when one case's process was killed and the probe went on to its end.
+    if state.oom_killed and (not complete or torch_state == "crash"):
+        return Verdict(
+            cls=INFRA,
+            code="out-of-memory",
+            cause="the container was killed for memory",
+            remedy="raise `memory:` of the row, or run on a machine with more",
+        )
+    if state.timed_out and not complete:
+        return Verdict(
+            cls=INFRA,
+            code="probe-timeout",
+            cause="the probe did not end within the time allowed; outcomes so far are kept",
+            remedy="raise `timeout:` of the row, then run again",
+        )
     if torch_state == "absent":
-        return Verdict(cls=IMAGE, code="no-torch", cause="no interpreter of the image holds torch", remedy="take an image with torch, or add it with `packages:`")
+        return Verdict(
+            cls=IMAGE,
+            code="no-torch",
+            cause="no interpreter of the image holds torch",
+            remedy="take an image with torch, or add it with `packages:`",
+        )
     if torch_state == "timeout":
-        return Verdict(cls=IMAGE, code="import-hangs", cause="import torch does not come to an end", remedy="see the log; often a network or device access at import")
+        # Our limit ended it: a slow disk looks the same as a hang, so it is no fault of the image.
+        return Verdict(
+            cls=INFRA,
+            code="import-timeout",
+            cause="import torch did not end within the time allowed",
+            remedy="run again on an idle machine; if it stays, see the log: often a network or device access at import",
+        )
     if torch_state == "crash":
-        return Verdict(cls=IMAGE, code="import-crashes", cause=f"import torch crashes: {torch_error}", remedy="often a CPU without the instructions of this build; see the log")
+        return _apply(CRASH_RULES, torch_error, IMAGE)
     if torch_state == "error":
         return _apply(IMPORT_RULES, torch_error, IMAGE)
     if not complete:
         code = f"exit code {state.exit_code}"
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-        return Verdict(cls=INFRA, code="report-cut", cause=f"the report was cut ({code}){': ' + last[:200] if last else ''}", remedy="outcomes so far are kept; run again, and see the log if it stays")
+        return Verdict(
+            cls=INFRA,
+            code="report-cut",
+            cause=f"the report was cut ({code}){': ' + last[:200] if last else ''}",
+            remedy="outcomes so far are kept; run again, and see the log if it stays",
+        )
     broken = [control for control in controls if not control.held]
     if broken or not controls or not cases:
         which = ", ".join(f"{c.id} came out {c.outcome.value}" for c in broken) or "no case or no negative control ran"
-        return Verdict(cls=INFRA, code="probe-untrusted", cause=f"the probe cannot be trusted here: {which}", remedy="please report it with the record")
+        return Verdict(
+            cls=INFRA,
+            code="probe-untrusted",
+            cause=f"the probe cannot be trusted here: {which}",
+            remedy="please report it with the record",
+        )
     return Verdict(cls=VerdictClass.OK, code="tested", cause="the probe ran to its end; its controls held")
 
 

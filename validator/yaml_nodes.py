@@ -37,7 +37,9 @@ class Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             place = (mark.line, mark.column) if mark else (0, 0)
-            self._problems.append((*place, f"not YAML: {error.problem or error.context}", "correct the syntax here or just above"))
+            self._problems.append(
+                (*place, f"not YAML: {error.problem or error.context}", "correct the syntax here or just above")
+            )
             self.finish()
         except (yaml.YAMLError, ValueError) as error:  # unprintable characters, broken escapes
             raise MatrixError(f"{path}: not YAML: {str(error).splitlines()[0]}", "remove or escape the character") from error
@@ -68,7 +70,9 @@ class Document:
 
     # ------------------------------------------------------------------ values
 
-    def mapping(self, node: Node | None, what: str, known: Iterable[str] | None = None, required: Iterable[str] = ()) -> dict[str, Node]:
+    def mapping(
+        self, node: Node | None, what: str, known: Iterable[str] | None = None, required: Iterable[str] = ()
+    ) -> dict[str, Node]:
         """The members of a mapping. known: the keys it may have, None for any; a wrong, doubled or missing key is a problem."""
         if not isinstance(node, yaml.MappingNode):
             if node is not None:
@@ -82,10 +86,16 @@ class Document:
                 continue
             name = str(key.value)
             if name in found:
-                self.problem(key, f"{name!r} stands twice in {what}", "remove one of the two; YAML would silently take the last")
+                self.problem(
+                    key, f"{name!r} stands twice in {what}", "remove one of the two; YAML would silently take the last"
+                )
             elif names is not None and name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
-                self.problem(key, f"unknown key {name!r} in {what}", f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(names)}")
+                self.problem(
+                    key,
+                    f"unknown key {name!r} in {what}",
+                    f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(names)}",
+                )
             else:
                 found[name] = value
         for name in required:
@@ -122,7 +132,12 @@ class Document:
         """A whole number above zero."""
         if node is None:
             return default
-        if isinstance(node, yaml.ScalarNode) and node.tag == _PREFIX + "int" and str(node.value).isdigit() and 0 < int(node.value) < 10**9:
+        if (
+            isinstance(node, yaml.ScalarNode)
+            and node.tag == _PREFIX + "int"
+            and str(node.value).isdigit()
+            and 0 < int(node.value) < 10**9
+        ):
             return int(node.value)
         self.problem(node, f"{what} must be a whole number above 0", "write it without quotes, for example 900")
         return default

@@ -134,7 +134,9 @@ def test_an_unknown_image_is_none_and_an_unknown_tag_an_engine_error(subject: Su
 
 
 def test_hardened_containers_have_no_network_and_no_capabilities(engine: DockerEngine, base: LocalImage) -> None:
-    ended, out, _ = run(Subject(engine, base), "/bin/sh", "-c", "grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /sys/class/net")
+    ended, out, _ = run(
+        Subject(engine, base), "/bin/sh", "-c", "grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /sys/class/net"
+    )
     assert ended.code == 0
     assert b"CapEff:\t0000000000000000" in out
     assert b"NoNewPrivs:\t1" in out

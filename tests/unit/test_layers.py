@@ -18,7 +18,17 @@ HOMES = {
     "typer": {"cli.py"},
     "rich": {"cli.py", "progress.py"},
 }
-PURE = ("model.py", "errors.py", "select.py", "gpus.py", "table.py", "plan.py", "verdict.py", "publish/terminal.py", "publish/markdown.py")
+PURE = (
+    "model.py",
+    "errors.py",
+    "select.py",
+    "gpus.py",
+    "table.py",
+    "plan.py",
+    "verdict.py",
+    "publish/terminal.py",
+    "publish/markdown.py",
+)
 EFFECTS = {"validator.engine", "validator.store", "validator.run", "validator.schedule", "validator.acquire", "validator.cli"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 

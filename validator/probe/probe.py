@@ -669,7 +669,7 @@ def op(
     since: str = "",
     profiles: str = "",
     claim: str = "",
-    source: str = ""
+    source: str = "",
 ) -> None:
     """Declares the cases of one operation: layouts x dtypes x index dtypes x shapes x devices [x backward].
 
@@ -1045,7 +1045,7 @@ def differences(actual: Any, reference: Any, case: Case, device: Any) -> "tuple[
 
 
 def unlike(seen: Any, reference: Any, case: Case) -> str:
-    """"" when both agree within the dtype's tolerance, else the worst place."""
+    """ "" when both agree within the dtype's tolerance, else the worst place."""
     expected = wide(reference)
     if seen.dtype == torch.bool or expected.dtype == torch.bool:
         seen, expected = seen.to(torch.float64), expected.to(torch.float64)
@@ -1394,7 +1394,7 @@ class Session:
         else:
             found = self.ask(cuda_facts, 120.0)
         self.report("facts", data={"cuda": found})
-        return "" if found["state"] == "ok" else "CUDA: %s: %s" % (found["state"], found["detail"])
+        return "" if found["state"] == "ok" else str(found["detail"])
 
 
 def serve(options: "dict[str, Any]", cases: "list[Case]", send: "Callable[[Any], None]") -> None:
@@ -1461,9 +1461,7 @@ def supervise(output: Output, options: "dict[str, Any]", interpreters: "list[dic
     output.end(whole)
 
 
-def follow(
-    output: Output, options: "dict[str, Any]", cases: "list[Case]", waiting: "set[str]"
-) -> "tuple[str, bool]":
+def follow(output: Output, options: "dict[str, Any]", cases: "list[Case]", waiting: "set[str]") -> "tuple[str, bool]":
     """Relays one server to its end: (why cases still in `waiting` did not run, whether the report is whole).
 
     An image whose torch cannot be imported gives a whole report; a server lost later does not.

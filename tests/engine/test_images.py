@@ -1,0 +1,183 @@
+"""Images with something wrong, each a real one: the right verdict, and the probe's way in, whatever the image does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from tests.engine.conftest import LABELS, build
+from validator.acquire import Acquired, Acquirer
+from validator.context import HostSettings
+from validator.engine import DockerEngine, LocalImage
+from validator.model import GpuWish, Image, ImageIdentity, Outcome, Pull, Record, RunOptions, VerdictClass
+from validator.preflight import examine
+from validator.registry import Registries
+from validator.run import ImageRunner, ProbeOptions
+
+TORCH = "/usr/lib/python3/dist-packages/torch/__init__.py"
+
+
+@dataclass(kw_only=True)
+class Here(Acquirer):
+    """An Acquirer for an image that is on the engine already."""
+
+    local: LocalImage
+
+    def acquire(self, image: Image, step: Callable[[str], None], log: Callable[[str], None]) -> Acquired:
+        identity = ImageIdentity(id=image.id, family=image.family, kind=image.kind, image_id=self.local.id)
+        return Acquired(image=self.local, identity=identity, brought=False)
+
+
+Probe = Callable[..., Record]
+
+
+@pytest.fixture
+def probe(engine: DockerEngine, python_image: LocalImage, tmp_path: Path) -> Iterator[Probe]:
+    """Build an image on top of Debian + Python (or another), probe it, and give the record."""
+    made: list[str] = []
+
+    def run(
+        dockerfile: str = "", files: dict[str, str] | None = None, *, on: LocalImage = python_image, **options: object
+    ) -> Record:
+        local = on
+        if dockerfile or files:
+            copies = "".join(f"COPY {name} {name}\n" for name in files or {})
+            local = build(engine, f"FROM {on.id}\n{copies}{dockerfile}\n", files)
+            made.append(local.id)
+        acquirer = Here(
+            engine=engine,
+            registries=Registries(engine),
+            settings=HostSettings(),
+            environ=os.environ,
+            labels=LABELS,
+            local=local,
+        )
+        runner = ImageRunner(
+            engine=engine, acquirer=acquirer, preflight=examine(engine, LABELS, None), options=ProbeOptions(tier="quick"),
+            labels=LABELS, run_id="tests", now=lambda: datetime.now(UTC), clock=monotonic,
+        )  # fmt: skip
+        row = Image(
+            id="under-test", family="tests", source=Pull(reference="x:1"), run=RunOptions(gpu=GpuWish.PREFERRED, **options)
+        )  # type: ignore[arg-type]
+        lines: list[str] = []
+        record, _ = runner.test(row, "0" * 16, lambda _: None, lines.append)
+        return record
+
+    yield run
+    for ident in made:
+        engine.remove_image(ident)
+    assert engine.containers("io.image-matrix.test") == ()
+
+
+def codes(record: Record) -> set[str]:
+    return {finding.code for finding in record.findings}
+
+
+def test_no_python(probe: Probe, base: LocalImage) -> None:
+    record = probe(on=base)
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.IMAGE, "no-python")
+
+
+def test_no_torch(probe: Probe) -> None:
+    record = probe()
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.IMAGE, "no-torch")
+    assert record.complete
+    assert {case.outcome for case in record.cases} == {Outcome.NOT_RUN}
+    assert record.facts["python"]["version"].startswith("3.")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            "raise ImportError('libcusparse.so.12: cannot open shared object file: No such file or directory')",
+            "missing-library",
+        ),
+        ("raise RuntimeError('something else')", "import-failed"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "import-crashes"),
+    ],
+)
+def test_a_torch_that_cannot_be_imported(probe: Probe, text: str, code: str) -> None:
+    record = probe(files={TORCH: text})
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.IMAGE, code)
+    assert record.complete
+
+
+def test_a_torch_for_another_cpu_is_a_pairing_not_an_images_fault(probe: Probe) -> None:
+    record = probe(files={TORCH: "import os, signal; os.kill(os.getpid(), signal.SIGILL)"})
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.PAIRING, "illegal-instruction")
+
+
+def test_a_torch_that_prints_and_is_none_gives_errors_not_a_lost_report(probe: Probe) -> None:
+    record = probe(
+        files={TORCH: "print('@image-matrix hello'); import sys; sys.stdout.write('no newline'); __version__ = '9.9'"}
+    )
+    assert record.verdict.cls is not VerdictClass.OK
+    assert not [case for case in record.cases if case.outcome is Outcome.PASS]
+
+
+def test_an_entrypoint_that_prints_a_banner_is_kept(probe: Probe) -> None:
+    record = probe(
+        'ENTRYPOINT ["/entry"]', {"/entry": '#!/bin/sh\necho "=== banner ==="; echo "@image-matrix fake"; exec "$@"\n'}
+    )
+    assert record.verdict.code == "no-torch"
+    assert "entrypoint-swallows" not in codes(record)
+
+
+def test_an_entrypoint_that_swallows_the_command_is_overridden_and_that_is_a_finding(probe: Probe) -> None:
+    record = probe('ENTRYPOINT ["/bin/true"]')
+    assert record.verdict.code == "no-torch"
+    assert "entrypoint-swallows" in codes(record)
+
+
+def test_an_entrypoint_that_needs_a_capability_gets_dockers_defaults_and_that_is_a_finding(probe: Probe) -> None:
+    record = probe('ENTRYPOINT ["/entry"]', {"/entry": '#!/bin/sh\nchown 12:12 /etc/hostname /root || exit 9\nexec "$@"\n'})
+    assert record.verdict.code == "no-torch"
+    # Without its entrypoint it runs hardened, so that is what was needed.
+    assert codes(record) == {"entrypoint-swallows"}
+
+
+def test_the_interpreter_that_holds_torch_is_found(probe: Probe) -> None:
+    script = (
+        "RUN mkdir -p /opt/conda/bin /opt/conda/lib/site/torch && printf '%s\\n' '#!/bin/sh' "
+        "'PYTHONPATH=/opt/conda/lib/site exec /usr/bin/python3 \"$@\"' > /opt/conda/bin/python && chmod +x /opt/conda/bin/python "
+        "&& echo 'raise RuntimeError(\"found me\")' > /opt/conda/lib/site/torch/__init__.py"
+    )
+    record = probe(script)
+    assert record.verdict.code == "import-failed"
+    assert "found me" in record.verdict.cause
+
+
+def test_without_a_shell_and_without_path(probe: Probe) -> None:
+    record = probe("ENV PATH=/nowhere\n", {"/marker": ""})
+    assert record.verdict.code == "no-torch"
+
+
+def test_a_user_without_home_and_a_root_that_is_not_ours(probe: Probe) -> None:
+    record = probe("USER 4242:4242")
+    assert record.verdict.code == "no-torch"
+    assert record.facts["system"]["uid"] == 4242
+
+
+def test_a_user_that_does_not_exist(probe: Probe) -> None:
+    record = probe(user="nosuchuser")
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.IMAGE, "no-such-user")
+
+
+def test_a_probe_that_never_ends_is_not_the_images_failure(probe: Probe) -> None:
+    record = probe('ENTRYPOINT ["/entry"]', {"/entry": "#!/bin/sh\nsleep 100\n"}, timeout=2)
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.INFRA, "probe-timeout")
+    assert not record.complete
+
+
+def test_killed_for_memory(probe: Probe) -> None:
+    hog = "x = bytearray(300 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nimport os, signal; os.kill(os.getppid(), signal.SIGKILL)"
+    record = probe(files={TORCH: hog}, memory="64m")
+    assert not record.complete or record.verdict.code in ("import-crashes", "out-of-memory")
+    assert record.verdict.cls is not VerdictClass.OK

@@ -1,0 +1,1 @@
+"""Views of a table: Table -> text, one file per format."""

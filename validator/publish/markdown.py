@@ -1,0 +1,79 @@
+"""Table -> GitHub Markdown, alone or between markers of a file."""
+
+from __future__ import annotations
+
+import re
+
+from tabulate import tabulate
+
+from validator.errors import UsageError
+from validator.model import Outcome, VerdictClass
+from validator.publish.terminal import cell_text, clean
+from validator.table import MEANINGS, SYMBOLS, Row, Table
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#!~])")
+
+
+def escape(text: str) -> str:
+    """Text from an image as plain text in a Markdown table cell: nothing in it makes markup, a link or a new line."""
+    return _SPECIAL.sub(r"\\\1", clean(text.replace("\n", " "))).replace("://", ":&#47;&#47;")
+
+
+def render(table: Table, *, notes: bool = True) -> str:
+    """The table, what its signs mean (those that are present), what was not run or not tested, and the notes."""
+    if not table.rows:
+        return "No records yet.\n"
+    headers = ["image", "torch", "CUDA", "Python", "size", *(column.label for column in table.columns), "tested", "notes"]
+    rows = [_cells(row, notes) for row in table.rows]
+    parts = [tabulate(rows, headers, tablefmt="pipe", disable_numparse=True), "", _legend(table), "", *_hosts(table)]
+    for group in table.untested:
+        parts += ["", f"Untested, {group.verdict.value}: {escape(group.cause)}: {len(group.images)} images."]
+    if notes and table.notes:
+        parts += ["", "<details><summary>Notes</summary>", ""]
+        parts += [f"{number}. {escape(note)}" for number, note in enumerate(table.notes, start=1)]
+        parts += ["", "</details>"]
+    return "\n".join(parts) + "\n"
+
+
+def _cells(row: Row, notes: bool) -> list[str]:
+    size = "?" if row.size_bytes is None else f"{row.size_bytes / 1e9:.1f} GB"
+    marks = ", ".join(map(str, row.notes[:6])) + (", …" if len(row.notes) > 6 else "") if notes else str(len(row.notes) or "")
+    verdict = "" if row.verdict is VerdictClass.OK else f"**{row.verdict.value}** "
+    head = [f"`{row.image}`", escape(row.torch), escape(row.cuda), escape(row.python), size]
+    return [*head, *(escape(cell_text(cell)) for cell in row.cells), row.tested, f"{verdict}{marks}".strip()]
+
+
+def _legend(table: Table) -> str:
+    signs = [f"{SYMBOLS[outcome]} {outcome.value}: {MEANINGS[outcome]}" for outcome in table.outcomes]
+    return "Numbers are passes of cases; ✓ stands only where every case passes. " + "; ".join(signs) + "."
+
+
+def _hosts(table: Table) -> list[str]:
+    hosts = "; ".join(sorted({escape(row.host) for row in table.rows}))
+    probes = ", ".join(sorted({row.probe for row in table.rows}))
+    lines = [f"Host: {hosts}. Probe: {probes}. Newest record: {table.as_of}."]
+    reasons = dict.fromkeys(
+        f"{column.device.upper()}: {reason}"
+        for row in table.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if cell.counts.get(Outcome.NOT_RUN)
+        for reason in cell.reasons
+    )
+    if reasons:
+        lines += ["", "Why cases were not run: " + "; ".join(escape(reason) for reason in reasons) + "."]
+    return lines
+
+
+def replace_between_markers(text: str, name: str, new: str) -> str:
+    """`text` with what stands between `<!-- image-matrix:NAME -->` and `<!-- /image-matrix:NAME -->` replaced by `new`.
+
+    Raises UsageError when the pair is not there exactly once.
+    """
+    start, end = f"<!-- image-matrix:{name} -->", f"<!-- /image-matrix:{name} -->"
+    if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
+        raise UsageError(
+            f"the markers {start} ... {end} must stand there exactly once, in this order", "put them where the table belongs"
+        )
+    head, rest = text.split(start)
+    tail = rest.split(end)[1]
+    return f"{head}{start}\n{new.strip()}\n{end}{tail}"

@@ -1,0 +1,168 @@
+"""Table -> text for a terminal of a given width (tabulate). What does not fit is left out, and that is said."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from tabulate import tabulate
+
+from validator.model import Outcome, VerdictClass
+from validator.table import MEANINGS, SYMBOLS, CaseView, Cell, Row, Table
+
+NOTE_LIMIT = 12
+# Columns that go first when the terminal is narrow.
+DISPENSABLE = ("size", "Python", "tested", "host", "work cpu", "nn cpu", "BSC cpu", "CSC cpu", "BSR cpu")
+_COLOURS = {"green": "\x1b[32m", "red": "\x1b[31m", "dim": "\x1b[2m", "": ""}
+
+
+def clean(text: str) -> str:
+    """What came from an image, made harmless: control characters (escapes among them) become a visible box."""
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def width_of(text: str) -> int:
+    """Columns that a text takes on a terminal (wide East Asian characters take two, combining marks none)."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def shorten(text: str, limit: int) -> str:
+    """`text` in at most `limit` columns, its middle replaced by an ellipsis: ids differ at both ends."""
+    text = clean(text)
+    if width_of(text) <= limit:
+        return text
+    head = max(1, (limit - 1) * 2 // 3)
+    tail = max(0, limit - 1 - head)
+    return text[:head] + "…" + (text[-tail:] if tail else "")
+
+
+def cell_text(cell: Cell) -> str:
+    """`✓ 12/12`, `8/12`, `8/12 ✕2`, `– not-run`: passes of cases, then what must not be overlooked."""
+    if not cell.total:
+        return ""
+    if not cell.ran:
+        return f"{SYMBOLS[Outcome.NOT_RUN]} not-run"
+    passes = f"{cell.counts.get(Outcome.PASS, 0)}/{cell.total}"
+    marks = " ".join(f"{SYMBOLS[outcome]}{number}" for outcome, number in cell.loud)
+    return f"{SYMBOLS[Outcome.PASS]} {passes}" if cell.complete else f"{passes} {marks}".strip()
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else f"{count / 1e9:.1f} GB"
+
+
+def _colour(text: str, colour: str, on: bool) -> str:
+    return f"{_COLOURS[colour]}{text}\x1b[0m" if on and colour else text
+
+
+def render(table: Table, *, width: int, colour: bool = False, notes: int = NOTE_LIMIT) -> str:
+    """The whole table with its legend and the first `notes` notes."""
+    if not table.rows and not table.untested:
+        return "no records yet: `make matrix` makes them\n"
+    parts = []
+    if table.rows:
+        text, dropped = _fit(table, width, colour)
+        parts.append(text)
+        if dropped:
+            parts.append(f"(left out for want of width: {', '.join(dropped)}; `--format md` shows all)")
+        parts.append(_legend(table))
+        hosts = sorted({row.host for row in table.rows})
+        probes = sorted({row.probe for row in table.rows})
+        parts.append(f"tested until {table.as_of} on {'; '.join(map(clean, hosts))} (probe {', '.join(probes)})")
+        parts += _not_run(table)
+    parts += _notes(table, width, notes)
+    for group in table.untested:
+        more = f" and {len(group.images) - 1} more" if len(group.images) > 1 else ""
+        parts.append(f"untested: {clean(group.images[0])}{more}: {group.verdict.value}: {clean(group.cause)}")
+    return "\n".join(parts) + "\n"
+
+
+def _fit(table: Table, width: int, colour: bool) -> tuple[str, list[str]]:
+    headers = ["image", "torch", "CUDA", "Python", "size", *(column.label for column in table.columns), "verdict"]
+    dropped: list[str] = []
+    while True:
+        keep = [number for number, name in enumerate(headers) if name not in dropped]
+        rows = [[row[number] for number in keep] for row in (_cells(row, colour) for row in table.rows)]
+        text = tabulate(rows, [headers[number] for number in keep], tablefmt="simple", disable_numparse=True)
+        if max(width_of(_plain(line)) for line in text.splitlines()) <= width:
+            return text, dropped
+        name = next((n for n in DISPENSABLE if n in headers and n not in dropped), None)
+        if name is None:
+            break
+        dropped.append(name)
+    longest = max(width_of(row.image) for row in table.rows)
+    limit = max(16, longest - (max(width_of(_plain(line)) for line in text.splitlines()) - width))
+    rows = [[shorten(row[0], limit), *row[1:]] for row in rows]
+    return tabulate(rows, [headers[number] for number in keep], tablefmt="simple", disable_numparse=True), dropped
+
+
+def _plain(line: str) -> str:
+    for code in (*filter(None, _COLOURS.values()), "\x1b[0m"):
+        line = line.replace(code, "")
+    return line
+
+
+def _cells(row: Row, colour: bool) -> list[str]:
+    verdict = "tested" if row.verdict is VerdictClass.OK else row.verdict.value
+    marks = " ".join(f"[{number}]" for number in row.notes[:3]) + ("…" if len(row.notes) > 3 else "")
+    cells = [_colour(cell_text(cell), _cell_colour(cell), colour) for cell in row.cells]
+    head = [clean(row.image), clean(row.torch), clean(row.cuda), clean(row.python), _size(row.size_bytes)]
+    return [*head, *cells, f"{verdict} {marks}".strip()]
+
+
+def _cell_colour(cell: Cell) -> str:
+    if cell.complete:
+        return "green"
+    if any(outcome in (Outcome.WRONG, Outcome.CRASH, Outcome.FALLBACK) for outcome, _ in cell.loud):
+        return "red"
+    return "" if cell.ran else "dim"
+
+
+def _legend(table: Table) -> str:
+    loud = [o for o in table.outcomes if o not in (Outcome.PASS, Outcome.UNSUPPORTED, Outcome.ABSENT, Outcome.NOT_RUN)]
+    marks = "".join(f", {SYMBOLS[o]} {o.value}: {MEANINGS[o]}" for o in loud)
+    return f"passes/cases; ✓ only where every case passes; the rest of a count was refused by torch or is absent from it{marks}"
+
+
+def _not_run(table: Table) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            if cell.total and not cell.ran and cell.reasons:
+                where = reasons.setdefault(f"{column.device.upper()} not-run: {clean(cell.reasons[0])}", [])
+                if row.image not in where:
+                    where.append(row.image)
+    return [f"{reason} ({len(images)} image{'s' * (len(images) > 1)})" for reason, images in reasons.items()]
+
+
+def _notes(table: Table, width: int, limit: int) -> list[str]:
+    shown = [_cut(f"[{number}] {note}", max(40, width)) for number, note in enumerate(table.notes[:limit], start=1)]
+    more = len(table.notes) - limit
+    return shown + ([f"… and {more} more notes: `image-matrix table --format md`"] if more > 0 else [])
+
+
+def _cut(text: str, limit: int) -> str:
+    text = clean(text)
+    return text if width_of(text) <= limit else text[: limit - 1] + "…"
+
+
+def render_cases(view: CaseView, *, width: int) -> str:
+    """Cases as rows; images as numbered columns, their names below."""
+    if not view.cases:
+        return "no record has a case that matches\n"
+    widest = max(width_of(ident) for ident, _ in view.cases)
+    fits = max(1, (width - widest - 2) // 14)
+    shown = view.images[:fits]
+    rows = [[ident, *(_outcome(result) for result in results[:fits])] for ident, results in view.cases]
+    headers = ["case", *(f"({number})" for number in range(1, len(shown) + 1))]
+    names = [f"({number}) {clean(name)}" for number, name in enumerate(shown, start=1)]
+    more = (
+        [f"({len(view.images) - fits} more images do not fit; narrow with image ids or use --json)"]
+        if len(view.images) > fits
+        else []
+    )
+    return "\n".join((tabulate(rows, headers, tablefmt="simple", disable_numparse=True), "", *names, *more)) + "\n"
+
+
+def _outcome(result: object) -> str:
+    outcome = getattr(result, "outcome", None)
+    return "" if outcome is None else f"{SYMBOLS[outcome]} {outcome.value}"

@@ -1,0 +1,326 @@
+"""Records -> Table: what every view shows, decided once. Pure: the moment to count ages from is given.
+
+Executed, not-run and untested never look alike: a cell that ran shows passes of cases, one that did not shows why, and an image
+that was not tested has no cells at all. Only a complete pass is good.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from validator.model import CaseResult, Evidence, Outcome, Record, Run, VerdictClass
+
+GROUPS = ("COO", "CSR", "CSC", "BSR", "BSC", "nn", "work")
+_GROUP_OF = {"hybrid": "COO", "strided": "COO", "module": "nn", "work": "work", "lib": "work"}
+# Outcomes that a reader must not overlook, the loudest first. Refusals and absent functions are counted, not shouted.
+LOUD = (Outcome.WRONG, Outcome.CRASH, Outcome.FALLBACK, Outcome.TIMEOUT, Outcome.ERROR)
+SYMBOLS = {
+    Outcome.PASS: "✓", Outcome.WRONG: "✕", Outcome.CRASH: "☠", Outcome.FALLBACK: "↩", Outcome.TIMEOUT: "⧖", Outcome.ERROR: "!",
+    Outcome.UNSUPPORTED: "⊘", Outcome.ABSENT: "∅", Outcome.NOT_RUN: "–",
+}  # fmt: skip
+MEANINGS = {
+    Outcome.PASS: "ran on the asked device and agrees with the dense reference",
+    Outcome.WRONG: "ran, and the result differs from the reference",
+    Outcome.CRASH: "killed its process (a signal)",
+    Outcome.FALLBACK: "ran, but result or work were not on the asked device",
+    Outcome.TIMEOUT: "did not come to an end",
+    Outcome.ERROR: "failed in an unforeseen way",
+    Outcome.UNSUPPORTED: "torch refuses it cleanly",
+    Outcome.ABSENT: "this torch has no such function",
+    Outcome.NOT_RUN: "was not tried; the reason stands beside it",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One group of cases on one device; group "" stands for all of them (a device on which nothing ran anywhere)."""
+
+    group: str
+    device: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.group} {self.device}".strip() if self.group else self.device.upper()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What came of one column's cases in one image. counts: outcome -> number; reasons: why cases were not run."""
+
+    counts: Mapping[Outcome, int] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def ran(self) -> int:
+        return self.total - self.counts.get(Outcome.NOT_RUN, 0)
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence.EXECUTED if self.ran else Evidence.NONE
+
+    @property
+    def complete(self) -> bool:
+        """Every case of the column ran and passed: the only good cell."""
+        return self.total > 0 and self.counts.get(Outcome.PASS, 0) == self.total
+
+    @property
+    def loud(self) -> tuple[tuple[Outcome, int], ...]:
+        return tuple((outcome, self.counts[outcome]) for outcome in LOUD if self.counts.get(outcome))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One image as one record saw it. age in whole days; notes are numbers into the table's notes."""
+
+    image: str
+    family: str
+    torch: str
+    cuda: str
+    python: str
+    os: str
+    size_bytes: int | None
+    identity: str
+    host: str
+    probe: str
+    tested: str
+    age_days: int
+    cells: tuple[Cell, ...]
+    verdict: VerdictClass
+    cause: str
+    notes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untested:
+    """Images of the newest run that have no record and share one reason."""
+
+    verdict: VerdictClass
+    cause: str
+    images: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The view model: what terminal, Markdown, JSON and pages are made from."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    untested: tuple[Untested, ...]
+    outcomes: tuple[Outcome, ...]
+    as_of: str
+
+    def data(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "as_of": self.as_of,
+            "columns": [{"group": c.group, "device": c.device, "label": c.label} for c in self.columns],
+            "rows": [_row_data(row, self) for row in self.rows],
+            "untested": [{"class": u.verdict.value, "cause": u.cause, "images": list(u.images)} for u in self.untested],
+        }
+
+
+def _row_data(row: Row, table: Table) -> dict[str, Any]:
+    plain = {
+        name: getattr(row, name)
+        for name in (
+            "image",
+            "family",
+            "torch",
+            "cuda",
+            "python",
+            "os",
+            "size_bytes",
+            "identity",
+            "host",
+            "probe",
+            "tested",
+            "cause",
+        )
+    }
+    cells = {
+        column.label: {
+            "evidence": cell.evidence.value,
+            "outcomes": {outcome.value: number for outcome, number in sorted(cell.counts.items())},
+            "reasons": list(cell.reasons),
+        }
+        for column, cell in zip(table.columns, row.cells, strict=True)
+    }
+    return {**plain, "verdict": row.verdict.value, "cells": cells, "notes": [table.notes[number - 1] for number in row.notes]}
+
+
+def device_of(case_id: str) -> str:
+    """The device piece of a case id."""
+    pieces = case_id.split(".")
+    return "cuda" if "cuda" in pieces else "cpu"
+
+
+def group_of(case_id: str) -> str:
+    """The column group of a case id: its first layout, or nn (modules) and work (whole workloads)."""
+    head = case_id.partition(".")[0].partition("-")[0]
+    return _GROUP_OF.get(head, head.upper() if head.upper() in GROUPS else "nn")
+
+
+def build(
+    records: Mapping[tuple[str, str], Record],
+    runs: Sequence[Run] = (),
+    order: Sequence[str] = (),
+    only: frozenset[str] | None = None,
+    as_of: datetime | None = None,
+) -> Table:
+    """Make the table. records: the newest of each (image id, host key); order: ids in the matrix's order; only: the ids to show.
+
+    as_of: the moment from which ages count, by default that of the newest record, so that the same records give the same table.
+    """
+    place = {ident: number for number, ident in enumerate(order)}
+    shown = [r for r in records.values() if only is None or r.image.id in only]
+    shown.sort(key=lambda r: (place.get(r.image.id, len(place)), r.image.id, r.host.key))
+    moment = as_of or max((_moment(r.started) for r in shown), default=datetime(1970, 1, 1, tzinfo=UTC))
+    columns = _columns(shown)
+    notes: list[str] = []
+    rows = tuple(_row(record, columns, notes, moment) for record in shown)
+    present = {case.outcome for record in shown for case in record.cases}
+    return Table(
+        columns=columns,
+        rows=rows,
+        notes=tuple(notes),
+        untested=_untested(runs, {r.image.id for r in records.values()}, only),
+        outcomes=tuple(outcome for outcome in SYMBOLS if outcome in present),
+        as_of=moment.date().isoformat() if shown else "",
+    )
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _columns(records: Iterable[Record]) -> tuple[Column, ...]:
+    """CPU and CUDA groups that some record has; a device on which nothing ran anywhere gets one column for its reason."""
+    groups: dict[str, set[str]] = {"cpu": set(), "cuda": set()}
+    asked: set[str] = set()
+    for record in records:
+        for case in record.cases:
+            device = device_of(case.id)
+            asked.add(device)
+            if case.outcome is not Outcome.NOT_RUN:
+                groups[device].add(group_of(case.id))
+    found = []
+    for device in ("cpu", "cuda"):
+        if groups[device]:
+            found += [Column(group=group, device=device) for group in GROUPS if group in groups[device]]
+        elif device in asked:
+            found.append(Column(group="", device=device))
+    return tuple(found)
+
+
+def _row(record: Record, columns: tuple[Column, ...], notes: list[str], moment: datetime) -> Row:
+    sorted_cases: dict[tuple[str, str], list[CaseResult]] = {}
+    for case in record.cases:
+        sorted_cases.setdefault((group_of(case.id), device_of(case.id)), []).append(case)
+        sorted_cases.setdefault(("", device_of(case.id)), []).append(case)
+    torch, python, system = (_part(record.facts, name) for name in ("torch", "python", "system"))
+    image = record.image
+    return Row(
+        image=image.id,
+        family=image.family,
+        torch=str(torch.get("version") or ""),
+        cuda=str(torch.get("cuda") or ("" if not torch else "none")),
+        python=str(python.get("version") or ""),
+        os=str(_part(system, "os").get("pretty_name") or ""),
+        size_bytes=image.size_bytes,
+        identity=image.digest[:19] or f"recipe {image.dockerfile_sha256[:12]}",
+        host=host_name(record),
+        probe=record.probe,
+        tested=record.started[:10],
+        age_days=max(0, (moment - _moment(record.started)).days),
+        cells=tuple(_cell(sorted_cases.get((column.group, column.device), [])) for column in columns),
+        verdict=record.verdict.cls,
+        cause=record.verdict.cause,
+        notes=_notes(record, notes),
+    )
+
+
+def host_name(record: Record) -> str:
+    """The host in a few words: its GPUs and driver, or its CPU."""
+    host = record.host
+    gpus = ", ".join(sorted({gpu.name for gpu in host.gpus}))
+    return f"{gpus}, driver {host.driver}" if gpus else f"{host.cpu or host.architecture}, no GPU"
+
+
+def _part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = facts.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _cell(cases: list[CaseResult]) -> Cell:
+    reasons = Counter(case.detail for case in cases if case.outcome is Outcome.NOT_RUN)
+    return Cell(counts=Counter(case.outcome for case in cases), reasons=tuple(reason for reason, _ in reasons.most_common(3)))
+
+
+def _notes(record: Record, notes: list[str]) -> tuple[int, ...]:
+    """Numbers of the notes of this record; equal notes of several images share a number."""
+    texts = [f"{finding.message}" for finding in record.findings]
+    if record.verdict.cls is not VerdictClass.OK:
+        texts.insert(0, f"{record.verdict.cls.value}: {record.verdict.cause}")
+    grouped: dict[tuple[Outcome, str], list[str]] = {}
+    for case in record.cases:
+        if case.outcome in LOUD:
+            grouped.setdefault((case.outcome, _stem(case.id)), []).append(case.detail)
+    ranked = sorted(grouped.items(), key=lambda item: (LOUD.index(item[0][0]), item[0][1]))
+    texts += [
+        f"{outcome.value}: {stem} ({len(details)} case{'s' * (len(details) > 1)}): {details[0]}"
+        for (outcome, stem), details in ranked
+    ]
+    numbers = []
+    for text in texts:
+        if text not in notes:
+            notes.append(text)
+        numbers.append(notes.index(text) + 1)
+    return tuple(numbers)
+
+
+def _stem(case_id: str) -> str:
+    """Layouts and operation: what is left without dtype, shape and index."""
+    pieces = case_id.split(".")
+    return ".".join((*pieces[:2], device_of(case_id)))
+
+
+def _untested(runs: Sequence[Run], recorded: set[str], only: frozenset[str] | None) -> tuple[Untested, ...]:
+    if not runs:
+        return ()
+    grouped: dict[tuple[VerdictClass, str], list[str]] = {}
+    for entry in runs[-1].entries:
+        if entry.state == "untested" and entry.verdict and entry.id not in recorded and (only is None or entry.id in only):
+            grouped.setdefault((entry.verdict.cls, entry.verdict.cause), []).append(entry.id)
+    return tuple(Untested(verdict=cls, cause=cause, images=tuple(ids)) for (cls, cause), ids in grouped.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseView:
+    """The other way round: rows are cases, columns are images; "" where an image's record does not have the case."""
+
+    images: tuple[str, ...]
+    cases: tuple[tuple[str, tuple[CaseResult | None, ...]], ...]
+
+
+def case_view(records: Iterable[Record], pattern: str) -> CaseView:
+    """The cases that match a glob, in every record given."""
+    chosen = tuple(records)
+    columns = [{case.id: case for case in record.cases} for record in chosen]
+    ids = dict.fromkeys(ident for column in columns for ident in column if fnmatch.fnmatchcase(ident, pattern))
+    return CaseView(
+        images=tuple(record.image.id for record in chosen),
+        cases=tuple((ident, tuple(column.get(ident) for column in columns)) for ident in ids),
+    )
