@@ -60,7 +60,13 @@ class ScriptedEngine:
         return self._add(digests=(reference,))
 
     def build(
-        self, context: BinaryIO, *, tag: str, arguments: Mapping[str, str], labels: Mapping[str, str], on_line: Callable[[str], None]
+        self,
+        context: BinaryIO,
+        *,
+        tag: str,
+        arguments: Mapping[str, str],
+        labels: Mapping[str, str],
+        on_line: Callable[[str], None],
     ) -> LocalImage:
         self._call("build")
         on_line("Step 1/1 : FROM scratch")

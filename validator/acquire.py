@@ -134,9 +134,15 @@ class Acquirer:
         dockerfile = render(image)
         context = build_context(image, dockerfile, self.settings, base.reference)
         log(f"base: {base.source} ({base.image_id})")
-        step("building" + (f" with {', '.join(context.wheels)}" if context.wheels else ""))
+        recipe = sha256("\n".join((dockerfile, base.image_id, *context.wheels)))[:16]
+        here = self.engine.labelled_images(f"{LABEL}.recipe={recipe}")
         with context.archive:
-            built = self._run_build(context.archive, context.arguments, image, step, log)
+            if here:
+                step("built before from the same recipe, still here")
+                built = here[0]
+            else:
+                step("building" + (f" with {', '.join(context.wheels)}" if context.wheels else ""))
+                built = self._run_build(context.archive, context.arguments, image, recipe, step, log)
         identity = self._identity(image, built, base_source=base.source, base_id=base.image_id)
         return Acquired(image=built, identity=identity, brought=True)
 
@@ -146,13 +152,14 @@ class Acquirer:
         context = build_context(image, render(image), self.settings, pulled.id)
         step("adding packages")
         with context.archive:
-            return self._run_build(context.archive, context.arguments, image, step, log)
+            return self._run_build(context.archive, context.arguments, image, "", step, log)
 
     def _run_build(
         self,
         archive: BinaryIO,
         arguments: Mapping[str, str],
         image: Image,
+        recipe: str,
         step: Callable[[str], None],
         log: Callable[[str], None],
     ) -> LocalImage:
@@ -162,9 +169,9 @@ class Acquirer:
             log(text)
             tail.append(text)
             del tail[:-60]
-            step(text if text.startswith("Step ") else f"  {text}")
+            step(text[:100] if text.startswith("Step ") else f"  {text}")
 
-        labels = {f"{LABEL}.run": self.labels[f"{LABEL}.run"], f"{LABEL}.id": image.id}
+        labels = {f"{LABEL}.run": self.labels[f"{LABEL}.run"], f"{LABEL}.id": image.id, f"{LABEL}.recipe": recipe}
         try:
             return self.engine.build(archive, tag=f"image-matrix/{image.id}", arguments=arguments, labels=labels, on_line=line)
         except EngineError as error:

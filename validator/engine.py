@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -330,9 +331,9 @@ class DockerEngine:
     ) -> Exit:
         with _refusals():
             parameters = {"stdout": 1, "stderr": 1, "stream": 1}
-            socket = self._client.api.attach_socket(str(container.id), params=parameters)
-        with contextlib.closing(socket), contextlib.closing(getattr(socket, "_response", socket)):
-            frames = frames_iter(socket, tty=False)  # type: ignore[no-untyped-call]
+            stream = self._client.api.attach_socket(str(container.id), params=parameters)
+        with contextlib.closing(stream), contextlib.closing(getattr(stream, "_response", stream)):
+            frames = frames_iter(stream, tty=False)  # type: ignore[no-untyped-call]
             return self._follow(container, frames, spec, on_output, on_error_output)
 
     def _follow(
@@ -506,6 +507,10 @@ def connect(
 
 
 def _client(source: str, endpoint: str, timeout: float) -> docker.DockerClient:
+    if endpoint.startswith("unix://"):
+        # The SDK's own error for a socket without an engine is long, and it leaves its connection open.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(endpoint.removeprefix("unix://"))
     context = source.partition("context ")[2]
     client: docker.DockerClient
     if context:
@@ -516,17 +521,21 @@ def _client(source: str, endpoint: str, timeout: float) -> docker.DockerClient:
         client = docker.DockerClient(
             base_url=endpoint, version="auto", timeout=int(timeout), use_ssh_client=endpoint.startswith("ssh://")
         )
-    client.ping()
+    try:
+        client.ping()
+    except BaseException:
+        client.close()
+        raise
     return client
 
 
 def _problem(endpoint: str, error: Exception) -> str:
     text = str(error)
-    if "Permission denied" in text or "PermissionError" in text:
+    if isinstance(error, PermissionError) or "Permission denied" in text:
         return "permission denied: add yourself to the group that owns the socket (usually `docker`), or run as root"
-    if "FileNotFoundError" in text or "No such file" in text:
+    if isinstance(error, FileNotFoundError) or "No such file" in text:
         return "no such socket"
-    if "ConnectionRefused" in text or "Connection refused" in text:
+    if isinstance(error, ConnectionRefusedError) or "Connection refused" in text:
         return (
             "connection refused: a socket without an engine behind it" if endpoint.startswith("unix") else "connection refused"
         )

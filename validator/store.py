@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import itertools
 import json
 import os
@@ -19,6 +20,8 @@ from validator.errors import EnvironmentProblem
 from validator.model import IMAGE_ID, Record, Run, VerdictClass
 
 Kind = TypeVar("Kind", Record, Run)
+
+TIERS = ("quick", "standard", "full")
 
 # A record with one of these verdicts tells of the moment, not of the image: it never stands in for a new try.
 PASSING = frozenset({VerdictClass.INFRA, VerdictClass.HOST})
@@ -48,19 +51,22 @@ class Store:
     def records(self) -> tuple[Record, ...]:
         """Every readable record, oldest first."""
         if self._records is None:
-            found = (self._read(path, Record) for path in sorted(self.root.glob("records/*/*.json")))
+            with _no_collection():
+                found = [self._read(path, Record) for path in sorted(self.root.glob("records/*/*.json"))]
             self._records = tuple(sorted((r for r in found if r is not None), key=lambda r: (r.started, r.image.id, r.key)))
         return self._records
 
     def latest(self) -> dict[tuple[str, str], Record]:
-        """The newest record of each (image id, host key). One that only tells of a passing trouble never hides a real one."""
-        newest: dict[tuple[str, str], Record] = {}
+        """The record that stands for each (image id, host key): the newest of the fullest.
+
+        One that only tells of a passing trouble, or of a narrower selection of cases, never hides a fuller one.
+        """
+        best: dict[tuple[str, str], Record] = {}
         for record in self.records():
             place = (record.image.id, record.host.key)
-            old = newest.get(place)
-            if old is None or record.verdict.cls not in PASSING or old.verdict.cls in PASSING:
-                newest[place] = record
-        return newest
+            if place not in best or _fullness(record) >= _fullness(best[place]):
+                best[place] = record
+        return best
 
     def known(self, key: str) -> Record | None:
         """The newest complete record with this content key, or None."""
@@ -112,14 +118,14 @@ class Store:
         path = self._place() / "run.lock"
         holder = self.root / "run.pid"
         lock = filelock.FileLock(path, timeout=0)
-        try:
-            with self._explained(path):
+        with self._explained(path):
+            try:
                 lock.acquire()
-        except filelock.Timeout as error:
-            raise EnvironmentProblem(
-                f"another run uses {self.root} (process {_first_line(holder)})",
-                "wait for it, stop it, or use another --results directory",
-            ) from error
+            except filelock.Timeout as error:  # an OSError too, but it has its own explanation
+                raise EnvironmentProblem(
+                    f"another run uses {self.root} (process {_first_line(holder)})",
+                    "wait for it, stop it, or use another --results directory",
+                ) from error
         try:
             with self._explained(holder):
                 holder.write_text(f"{os.getpid()}\n", encoding="utf-8")
@@ -164,6 +170,27 @@ class Store:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 hint = "free some space, then run again: what was written before is kept"
             raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint) from error
+
+
+def _fullness(record: Record) -> tuple[bool, bool, int]:
+    tier = str(record.options.get("tier"))
+    return (
+        record.verdict.cls not in PASSING,
+        not record.options.get("cases"),
+        TIERS.index(tier) if tier in TIERS else len(TIERS),
+    )
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """The cycle collector rests: it walks the growing heap again and again, which is most of the time of a large read."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _first_line(path: Path) -> str:

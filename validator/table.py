@@ -1,7 +1,7 @@
 """Records -> Table: what every view shows, decided once. Pure: the moment to count ages from is given.
 
 Executed, not-run and untested never look alike: a cell that ran shows passes of cases, one that did not shows why, and an image
-that was not tested has no cells at all. Only a complete pass is good.
+that was not tested has no cells at all. Only a complete pass, executed, in a whole report of a probe whose controls held, is good.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from validator.model import CaseResult, Evidence, Outcome, Record, Run, VerdictClass
+from validator.model import CaseResult, Evidence, Outcome, Record, Run, Verdict, VerdictClass
 
 GROUPS = ("COO", "CSR", "CSC", "BSR", "BSC", "nn", "work")
 _GROUP_OF = {"hybrid": "COO", "strided": "COO", "module": "nn", "work": "work", "lib": "work"}
@@ -50,9 +50,14 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What came of one column's cases in one image. counts: outcome -> number; reasons: why cases were not run."""
+    """What came of one column's cases in one image. counts: outcome -> number; reasons: why cases were not run.
+
+    executed: how many of the cases ran in this image itself. sound: the report is whole and its negative controls held.
+    """
 
     counts: Mapping[Outcome, int] = field(default_factory=dict)
+    executed: int = 0
+    sound: bool = False
     reasons: tuple[str, ...] = ()
 
     @property
@@ -65,12 +70,14 @@ class Cell:
 
     @property
     def evidence(self) -> Evidence:
-        return Evidence.EXECUTED if self.ran else Evidence.NONE
+        if not self.ran:
+            return Evidence.NONE
+        return Evidence.EXECUTED if self.executed else Evidence.SIBLING
 
     @property
     def complete(self) -> bool:
-        """Every case of the column ran and passed: the only good cell."""
-        return self.total > 0 and self.counts.get(Outcome.PASS, 0) == self.total
+        """Every case of the column ran here and passed, and the probe can be believed: the only good cell."""
+        return self.sound and self.total > 0 and self.counts.get(Outcome.PASS, 0) == self.total == self.executed
 
     @property
     def loud(self) -> tuple[tuple[Outcome, int], ...]:
@@ -144,6 +151,7 @@ def _row_data(row: Row, table: Table) -> dict[str, Any]:
             "host",
             "probe",
             "tested",
+            "age_days",
             "cause",
         )
     }
@@ -187,7 +195,10 @@ def build(
     moment = as_of or max((_moment(r.started) for r in shown), default=datetime(1970, 1, 1, tzinfo=UTC))
     columns = _columns(shown)
     notes: list[str] = []
-    rows = tuple(_row(record, columns, notes, moment) for record in shown)
+    stale = {
+        entry.id: entry.verdict for entry in (runs[-1].entries if runs else ()) if entry.state == "untested" and entry.verdict
+    }
+    rows = tuple(_row(record, columns, notes, moment, stale.get(record.image.id)) for record in shown)
     present = {case.outcome for record in shown for case in record.cases}
     return Table(
         columns=columns,
@@ -225,7 +236,9 @@ def _columns(records: Iterable[Record]) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def _row(record: Record, columns: tuple[Column, ...], notes: list[str], moment: datetime) -> Row:
+def _row(
+    record: Record, columns: tuple[Column, ...], notes: list[str], moment: datetime, untested_since: Verdict | None
+) -> Row:
     sorted_cases: dict[tuple[str, str], list[CaseResult]] = {}
     for case in record.cases:
         sorted_cases.setdefault((group_of(case.id), device_of(case.id)), []).append(case)
@@ -245,10 +258,12 @@ def _row(record: Record, columns: tuple[Column, ...], notes: list[str], moment: 
         probe=record.probe,
         tested=record.started[:10],
         age_days=max(0, (moment - _moment(record.started)).days),
-        cells=tuple(_cell(sorted_cases.get((column.group, column.device), [])) for column in columns),
+        cells=tuple(
+            _cell(sorted_cases.get((column.group, column.device), []), record.complete and record.trusted) for column in columns
+        ),
         verdict=record.verdict.cls,
         cause=record.verdict.cause,
-        notes=_notes(record, notes),
+        notes=_notes(record, notes, untested_since),
     )
 
 
@@ -264,14 +279,28 @@ def _part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _cell(cases: list[CaseResult]) -> Cell:
+def _cell(cases: list[CaseResult], sound: bool) -> Cell:
     reasons = Counter(case.detail for case in cases if case.outcome is Outcome.NOT_RUN)
-    return Cell(counts=Counter(case.outcome for case in cases), reasons=tuple(reason for reason, _ in reasons.most_common(3)))
+    return Cell(
+        counts=Counter(case.outcome for case in cases),
+        executed=sum(case.evidence is Evidence.EXECUTED for case in cases),
+        sound=sound,
+        reasons=tuple(reason for reason, _ in reasons.most_common(3)),
+    )
 
 
-def _notes(record: Record, notes: list[str]) -> tuple[int, ...]:
+def _notes(record: Record, notes: list[str], untested_since: Verdict | None) -> tuple[int, ...]:
     """Numbers of the notes of this record; equal notes of several images share a number."""
-    texts = [f"{finding.message}" for finding in record.findings]
+    texts = [finding.message for finding in record.findings]
+    asked = record.options.get("cases")
+    if isinstance(asked, list) and asked:
+        texts.insert(0, f"only the cases {', '.join(map(str, asked))} were asked for; the counts are of those")
+    if record.options.get("tier", "standard") != "standard":
+        texts.insert(0, f"tier {record.options['tier']}: the counts are of its cases")
+    if untested_since is not None:
+        texts.insert(
+            0, f"an earlier record; the newest run could not test it: {untested_since.cls.value}: {untested_since.cause}"
+        )
     if record.verdict.cls is not VerdictClass.OK:
         texts.insert(0, f"{record.verdict.cls.value}: {record.verdict.cause}")
     grouped: dict[tuple[Outcome, str], list[str]] = {}

@@ -46,6 +46,8 @@ def private_engine(directory: Path, *, gpu_hook: bool) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
+            # dockerd makes its data root a mount of its own and leaves it when it did not come up.
+            subprocess.run(["umount", "--lazy", str(directory / "data")], check=False, capture_output=True)
     finally:
         subprocess.run(["ip", "link", "delete", BRIDGE], check=True)
 
@@ -55,7 +57,7 @@ def _wait(socket: Path, process: subprocess.Popen[bytes], log: Path) -> None:
         if process.poll() is not None:
             break
         with suppress(EngineUnavailable):
-            connect((("private", f"unix://{socket}"),), exclusive=True)
+            connect((("private", f"unix://{socket}"),), exclusive=True).close()
             return
         time.sleep(0.1)
     raise RuntimeError(f"the private engine did not start:\n{log.read_text()[-2000:]}")

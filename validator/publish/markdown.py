@@ -7,27 +7,31 @@ import re
 from tabulate import tabulate
 
 from validator.errors import UsageError
-from validator.model import Outcome, VerdictClass
+from validator.model import IMAGE_ID, Outcome, VerdictClass
 from validator.publish.terminal import cell_text, clean
 from validator.table import MEANINGS, SYMBOLS, Row, Table
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#!~])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]|#!~])")
+# What GitHub turns into markup, links or mentions without any bracket.
+_ENTITIES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("@", "&#64;"), ("://", ":&#47;&#47;"), ("www.", "www&#46;"))
 
 
 def escape(text: str) -> str:
     """Text from an image as plain text in a Markdown table cell: nothing in it makes markup, a link or a new line."""
-    return _SPECIAL.sub(r"\\\1", clean(text.replace("\n", " "))).replace("://", ":&#47;&#47;")
+    text = _SPECIAL.sub(r"\\\1", clean(" ".join(text.split())))
+    for sign, entity in _ENTITIES:
+        text = re.sub(re.escape(sign), entity, text, flags=re.IGNORECASE)
+    return re.sub(r"^(?:(\d+)([.)])(?=\s|$)|([-+=]))", r"\1\\\2\3", text)
 
 
 def render(table: Table, *, notes: bool = True) -> str:
     """The table, what its signs mean (those that are present), what was not run or not tested, and the notes."""
     if not table.rows:
-        return "No records yet.\n"
-    headers = ["image", "torch", "CUDA", "Python", "size", *(column.label for column in table.columns), "tested", "notes"]
+        return "\n".join(("No records yet.", *_untested(table))) + "\n"
+    headers = ["image", "torch", "CUDA build", "Python", "size", *(column.label for column in table.columns), "tested", "notes"]
     rows = [_cells(row, notes) for row in table.rows]
     parts = [tabulate(rows, headers, tablefmt="pipe", disable_numparse=True), "", _legend(table), "", *_hosts(table)]
-    for group in table.untested:
-        parts += ["", f"Untested, {group.verdict.value}: {escape(group.cause)}: {len(group.images)} images."]
+    parts += _untested(table)
     if notes and table.notes:
         parts += ["", "<details><summary>Notes</summary>", ""]
         parts += [f"{number}. {escape(note)}" for number, note in enumerate(table.notes, start=1)]
@@ -35,12 +39,21 @@ def render(table: Table, *, notes: bool = True) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _untested(table: Table) -> list[str]:
+    lines = []
+    for group in table.untested:
+        number = len(group.images)
+        lines += ["", f"Untested, {group.verdict.value}: {escape(group.cause)}: {number} image{'s' * (number > 1)}."]
+    return lines
+
+
 def _cells(row: Row, notes: bool) -> list[str]:
     size = "?" if row.size_bytes is None else f"{row.size_bytes / 1e9:.1f} GB"
     marks = ", ".join(map(str, row.notes[:6])) + (", …" if len(row.notes) > 6 else "") if notes else str(len(row.notes) or "")
     verdict = "" if row.verdict is VerdictClass.OK else f"**{row.verdict.value}** "
-    head = [f"`{row.image}`", escape(row.torch), escape(row.cuda), escape(row.python), size]
-    return [*head, *(escape(cell_text(cell)) for cell in row.cells), row.tested, f"{verdict}{marks}".strip()]
+    name = f"`{row.image}`" if IMAGE_ID.fullmatch(row.image) else escape(row.image)
+    head = [name, escape(row.torch), escape(row.cuda), escape(row.python), size]
+    return [*head, *(escape(cell_text(cell)) for cell in row.cells), escape(row.tested), f"{verdict}{marks}".strip()]
 
 
 def _legend(table: Table) -> str:
@@ -50,7 +63,7 @@ def _legend(table: Table) -> str:
 
 def _hosts(table: Table) -> list[str]:
     hosts = "; ".join(sorted({escape(row.host) for row in table.rows}))
-    probes = ", ".join(sorted({row.probe for row in table.rows}))
+    probes = ", ".join(sorted({escape(row.probe) for row in table.rows}))
     lines = [f"Host: {hosts}. Probe: {probes}. Newest record: {table.as_of}."]
     reasons = dict.fromkeys(
         f"{column.device.upper()}: {reason}"

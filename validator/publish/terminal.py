@@ -7,11 +7,13 @@ import unicodedata
 from tabulate import tabulate
 
 from validator.model import Outcome, VerdictClass
-from validator.table import MEANINGS, SYMBOLS, CaseView, Cell, Row, Table
+from validator.table import LOUD, MEANINGS, SYMBOLS, CaseView, Cell, Column, Row, Table
 
 NOTE_LIMIT = 12
-# Columns that go first when the terminal is narrow.
-DISPENSABLE = ("size", "Python", "tested", "host", "work cpu", "nn cpu", "BSC cpu", "CSC cpu", "BSR cpu")
+# What goes when the terminal is narrow, in this order: these, then the middles of long ids, then results, the loud ones last.
+DISPENSABLE = ("size", "Python", "tested", "CUDA build")
+SHORTEST_ID = 24
+QUIET_FIRST = ("work", "nn", "BSC", "CSC", "BSR", "CSR", "COO")
 _COLOURS = {"green": "\x1b[32m", "red": "\x1b[31m", "dim": "\x1b[2m", "": ""}
 
 
@@ -31,18 +33,26 @@ def shorten(text: str, limit: int) -> str:
     if width_of(text) <= limit:
         return text
     head = max(1, (limit - 1) * 2 // 3)
-    tail = max(0, limit - 1 - head)
-    return text[:head] + "…" + (text[-tail:] if tail else "")
+    return _start(text, head) + "…" + _start(text[::-1], max(0, limit - 1 - head))[::-1]
+
+
+def _start(text: str, limit: int) -> str:
+    """The longest beginning of `text` that takes at most `limit` columns."""
+    end = width = 0
+    while end < len(text) and (width := width + width_of(text[end])) <= limit:
+        end += 1
+    return text[:end]
 
 
 def cell_text(cell: Cell) -> str:
-    """`✓ 12/12`, `8/12`, `8/12 ✕2`, `– not-run`: passes of cases, then what must not be overlooked."""
+    """`✓ 12/12`, `8/12`, `8/12 ✕2 –1`, `– not-run`: passes of cases, then what must not be overlooked."""
     if not cell.total:
         return ""
     if not cell.ran:
         return f"{SYMBOLS[Outcome.NOT_RUN]} not-run"
     passes = f"{cell.counts.get(Outcome.PASS, 0)}/{cell.total}"
-    marks = " ".join(f"{SYMBOLS[outcome]}{number}" for outcome, number in cell.loud)
+    told = (*cell.loud, (Outcome.NOT_RUN, cell.counts.get(Outcome.NOT_RUN, 0)))
+    marks = " ".join(f"{SYMBOLS[outcome]}{number}" for outcome, number in told if number)
     return f"{SYMBOLS[Outcome.PASS]} {passes}" if cell.complete else f"{passes} {marks}".strip()
 
 
@@ -67,7 +77,7 @@ def render(table: Table, *, width: int, colour: bool = False, notes: int = NOTE_
         parts.append(_legend(table))
         hosts = sorted({row.host for row in table.rows})
         probes = sorted({row.probe for row in table.rows})
-        parts.append(f"tested until {table.as_of} on {'; '.join(map(clean, hosts))} (probe {', '.join(probes)})")
+        parts.append(f"tested until {table.as_of} on {'; '.join(map(clean, hosts))} (probe {', '.join(map(clean, probes))})")
         parts += _not_run(table)
     parts += _notes(table, width, notes)
     for group in table.untested:
@@ -77,22 +87,39 @@ def render(table: Table, *, width: int, colour: bool = False, notes: int = NOTE_
 
 
 def _fit(table: Table, width: int, colour: bool) -> tuple[str, list[str]]:
-    headers = ["image", "torch", "CUDA", "Python", "size", *(column.label for column in table.columns), "verdict"]
+    """The table in at most `width` columns where that can be, and the names of the columns that were left out."""
+    headers = ["image", "torch", "CUDA build", "Python", "size", *(c.label for c in table.columns), "tested", "verdict"]
+    rows = [_cells(row, colour) for row in table.rows]
+    longest = max(width_of(row[0]) for row in rows)
     dropped: list[str] = []
-    while True:
-        keep = [number for number, name in enumerate(headers) if name not in dropped]
-        rows = [[row[number] for number in keep] for row in (_cells(row, colour) for row in table.rows)]
-        text = tabulate(rows, [headers[number] for number in keep], tablefmt="simple", disable_numparse=True)
-        if max(width_of(_plain(line)) for line in text.splitlines()) <= width:
-            return text, dropped
-        name = next((n for n in DISPENSABLE if n in headers and n not in dropped), None)
-        if name is None:
+    for name in ("", *DISPENSABLE, *_least_telling(table)):
+        dropped += [name] if name else []
+        keep = [number for number, header in enumerate(headers) if header not in dropped]
+        text, wide = _grid(headers, rows, keep, longest)
+        if wide > width and set(DISPENSABLE) <= set(dropped):
+            text, wide = _grid(headers, rows, keep, max(SHORTEST_ID, longest - (wide - width)))
+        if wide <= width:
             break
-        dropped.append(name)
-    longest = max(width_of(row.image) for row in table.rows)
-    limit = max(16, longest - (max(width_of(_plain(line)) for line in text.splitlines()) - width))
-    rows = [[shorten(row[0], limit), *row[1:]] for row in rows]
-    return tabulate(rows, [headers[number] for number in keep], tablefmt="simple", disable_numparse=True), dropped
+    return text, dropped
+
+
+def _grid(headers: list[str], rows: list[list[str]], keep: list[int], id_limit: int) -> tuple[str, int]:
+    """The kept columns as text, with ids of at most `id_limit` columns, and how wide that is."""
+    body = [[shorten(row[0], id_limit), *(row[number] for number in keep[1:])] for row in rows]
+    text = tabulate(body, [headers[number] for number in keep], tablefmt="simple", disable_numparse=True)
+    return text, max(width_of(_plain(line)) for line in text.splitlines())
+
+
+def _least_telling(table: Table) -> list[str]:
+    """Labels of result columns, those a reader misses least first: quiet before loud (a wrong result last), cpu before cuda."""
+
+    def weight(number: int, column: Column) -> tuple[int, bool, int]:
+        loud = (outcome for row in table.rows for outcome, _ in row.cells[number].loud)
+        place = QUIET_FIRST.index(column.group) if column.group else len(QUIET_FIRST)
+        return max((len(LOUD) - LOUD.index(outcome) for outcome in loud), default=0), column.device == "cuda", place
+
+    weights = {column.label: weight(number, column) for number, column in enumerate(table.columns)}
+    return sorted(weights, key=weights.__getitem__)
 
 
 def _plain(line: str) -> str:
@@ -106,7 +133,8 @@ def _cells(row: Row, colour: bool) -> list[str]:
     marks = " ".join(f"[{number}]" for number in row.notes[:3]) + ("…" if len(row.notes) > 3 else "")
     cells = [_colour(cell_text(cell), _cell_colour(cell), colour) for cell in row.cells]
     head = [clean(row.image), clean(row.torch), clean(row.cuda), clean(row.python), _size(row.size_bytes)]
-    return [*head, *cells, f"{verdict} {marks}".strip()]
+    tested = row.tested + (f" ({row.age_days} d)" if row.age_days else "")
+    return [*head, *cells, clean(tested), f"{verdict} {marks}".strip()]
 
 
 def _cell_colour(cell: Cell) -> str:
@@ -118,7 +146,7 @@ def _cell_colour(cell: Cell) -> str:
 
 
 def _legend(table: Table) -> str:
-    loud = [o for o in table.outcomes if o not in (Outcome.PASS, Outcome.UNSUPPORTED, Outcome.ABSENT, Outcome.NOT_RUN)]
+    loud = [o for o in table.outcomes if o not in (Outcome.PASS, Outcome.UNSUPPORTED, Outcome.ABSENT)]
     marks = "".join(f", {SYMBOLS[o]} {o.value}: {MEANINGS[o]}" for o in loud)
     return f"passes/cases; ✓ only where every case passes; the rest of a count was refused by torch or is absent from it{marks}"
 
@@ -142,7 +170,7 @@ def _notes(table: Table, width: int, limit: int) -> list[str]:
 
 def _cut(text: str, limit: int) -> str:
     text = clean(text)
-    return text if width_of(text) <= limit else text[: limit - 1] + "…"
+    return text if width_of(text) <= limit else _start(text, limit - 1) + "…"
 
 
 def render_cases(view: CaseView, *, width: int) -> str:
@@ -152,7 +180,7 @@ def render_cases(view: CaseView, *, width: int) -> str:
     widest = max(width_of(ident) for ident, _ in view.cases)
     fits = max(1, (width - widest - 2) // 14)
     shown = view.images[:fits]
-    rows = [[ident, *(_outcome(result) for result in results[:fits])] for ident, results in view.cases]
+    rows = [[clean(ident), *(_outcome(result) for result in results[:fits])] for ident, results in view.cases]
     headers = ["case", *(f"({number})" for number in range(1, len(shown) + 1))]
     names = [f"({number}) {clean(name)}" for number, name in enumerate(shown, start=1)]
     more = (
