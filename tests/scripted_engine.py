@@ -91,7 +91,7 @@ class ScriptedEngine:
                 return True
         return False
 
-    def remove_untagged(self, label: str) -> int:
+    def remove_untagged(self, label: str, only: frozenset[str] | None = None) -> int:
         self._call("remove_untagged", label)
         return 0
 

@@ -164,9 +164,11 @@ class Acquirer:
         log: Callable[[str], None],
     ) -> LocalImage:
         tail: list[str] = []
+        layers: set[str] = set()
 
         def line(text: str) -> None:
             log(text)
+            layers.update(re.findall(r"^ ---> ([0-9a-f]{12})$", text))
             tail.append(text)
             del tail[:-60]
             step(text[:100] if text.startswith("Step ") else f"  {text}")
@@ -178,7 +180,7 @@ class Acquirer:
             log(str(error))
             raise Untested(build_verdict("\n".join((*tail, str(error))))) from error
         finally:
-            self.engine.remove_untagged(f"{LABEL}.stage=build")
+            self.engine.remove_untagged(f"{LABEL}.stage=build", frozenset(layers))
 
     def _identity(
         self,

@@ -120,7 +120,7 @@ class Engine(Protocol):
     ) -> LocalImage: ...
     def import_rootfs(self, archive: BinaryIO, *, reference: str, changes: tuple[str, ...]) -> LocalImage: ...
     def remove_image(self, image_id: str) -> bool: ...
-    def remove_untagged(self, label: str) -> int: ...
+    def remove_untagged(self, label: str, only: frozenset[str] | None = None) -> int: ...
     def labelled_images(self, label: str) -> tuple[LocalImage, ...]: ...
     def run(self, spec: ContainerSpec, on_output: Chunk, on_error_output: Chunk) -> Exit: ...
     def paths_present(self, image_id: str, paths: tuple[str, ...], labels: Mapping[str, str]) -> tuple[str, ...]: ...
@@ -285,16 +285,19 @@ class DockerEngine:
                 raise
         return True
 
-    def remove_untagged(self, label: str) -> int:
+    def remove_untagged(self, label: str, only: frozenset[str] | None = None) -> int:
         """Remove the untagged images that carry `label` (what a build leaves of its first stage), child before parent.
 
-        Parents without the label stay: they are the cache that the next build shares.
+        only: short ids, so that another build's stages are left alone. Parents without the label stay: they are the cache
+        that the next build shares.
         """
         removed = 0
         while True:
             with _refusals():
                 found = self._client.api.images(filters={"label": label, "dangling": True})
-            gone = [image["Id"] for image in found if self._remove_only(image["Id"])]
+            ids = [image["Id"] for image in found]
+            ours = [i for i in ids if only is None or i.removeprefix("sha256:")[:12] in only]
+            gone = [i for i in ours if self._remove_only(i)]
             if not gone:
                 return removed
             removed += len(gone)

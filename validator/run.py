@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from validator import probe
+from validator import expect, probe
 from validator.acquire import Acquired, Acquirer
 from validator.engine import ContainerSpec, Engine, Exit, LocalImage
 from validator.gpus import parse_gpus
@@ -192,6 +192,7 @@ class ImageRunner:
         verdict, more = judge(
             report.facts, cases, report.controls, report.complete, state, texts, declared=acquired.identity.declared
         )
+        expected = expect.compare(image.expect, cases, str(_part(report.facts, "torch").get("version") or ""))
         began, got, ended_at = moments
         packages = tuple(f"{name}=={version}" for name, version in _part(_part(report.facts, "torch"), "packages").items())
         return Record(
@@ -207,7 +208,13 @@ class ImageRunner:
             facts=report.facts,
             cases=cases,
             controls=report.controls,
-            findings=(*findings, *self._gpu_finding(image, report), *more, *(_problem(text) for text in report.problems)),
+            findings=(
+                *findings,
+                *self._gpu_finding(image, report),
+                *more,
+                *expected,
+                *(_problem(text) for text in report.problems),
+            ),
             verdict=verdict,
         )
 

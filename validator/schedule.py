@@ -86,8 +86,8 @@ class Schedule:
             for source in image.source.base.sources
             if source.kind == "registry"
         )
-        for registry, verdict in self.runner.acquirer.registries.examine((*pulled, *bases)).items():
-            self.reporter.say(f"registry {registry} cannot be reached: {verdict.cause}")
+        for verdict in self.runner.acquirer.registries.examine((*pulled, *bases)).values():
+            self.reporter.say(f"{verdict.cause}; not asked again in this run")
         keys: dict[str, str] = {}
         known: set[str] = set()
         for image in images:

@@ -14,6 +14,9 @@ from packaging.version import InvalidVersion, Version
 from validator.model import CaseResult, Control, Finding, Severity, Verdict, VerdictClass
 
 OLD_PYTHON_EXIT = 79
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")  # the classic builder paints standard error
+# The command that a build was running, which says nothing of why it failed, but holds words that rules look for.
+_COMMAND = re.compile(r"^Step \d+/\d+ : .*|^The command '[^\n]*' returned a non-zero code: \d+", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +58,9 @@ PULL_RULES = (
          remedy="give the engine the CA (/etc/docker/certs.d/<registry>/ca.crt, or the system's store) and run again"),
     Rule(code="no-space", cls=INFRA, pattern=r"no space left on device|disk quota exceeded",
          cause="the disk is full", remedy="free some space on the engine's data root (`docker system df`), then run again"),
-    Rule(code="platform-mismatch", cls=IMAGE, pattern=r"no matching manifest for (\S+)|does not match the (?:specified|detected) platform",
+    Rule(code="platform-mismatch", cls=IMAGE, pattern=r"no matching manifest for (\S+)|no match for platform in manifest|does not match the (?:specified|detected) platform",
          cause="the image does not exist for this platform", remedy="set `platform:` for the row, or take a tag that has this platform"),
-    Rule(code="not-found", cls=IMAGE, pattern=r"manifest unknown|manifest for \S+ not found|name unknown|not found: manifest|status:? 404\b",
+    Rule(code="not-found", cls=IMAGE, pattern=r"manifest unknown|manifest for \S+ not found|name unknown|not found: manifest|failed to resolve reference [^\n]*: not found|status:? 404\b",
          cause="the registry has no such tag", remedy="correct the tag in images.yaml; `image-matrix list` shows the neighbours"),
     Rule(code="authentication", cls=INFRA, pattern=r"unauthorized|authentication required|no basic auth|incorrect username or password|status:? 401\b",
          cause="the registry wants a login", remedy="`docker login <registry>` (nvcr.io: user name $oauthtoken, an NGC API key as the password)"),
@@ -85,10 +88,10 @@ BUILD_RULES = (
     Rule(code="no-wheel", cls=BUILD,
          pattern=r"there is no version of (torch==\S+)|No solution found when resolving|has no wheels with a matching|no wheels? (?:are|is) (?:available|compatible)|No matching distribution found for (\S+)",
          cause="the index has no wheel of this torch for this Python and platform", remedy="correct torch, python or index of the row in images.yaml"),
-    Rule(code="checksum", cls=INFRA, pattern=r"hash mismatch|Hash Sum mismatch|File has unexpected size|checksum",
+    Rule(code="checksum", cls=INFRA, pattern=r"hash mismatch|Hash Sum mismatch|File has unexpected size|do not match the hashes|checksum (?:mismatch|failed|error)",
          cause="a download was damaged or changed on the way", remedy="run again; if it stays, a proxy or mirror serves wrong files"),
-    Rule(code="apt-failed", cls=BUILD, pattern=r"E: (.+)|dpkg: error",
-         cause="apt-get failed in the build", remedy="see the build log; set IMAGE_MATRIX_DEBIAN_MIRROR if a mirror is gone"),
+    Rule(code="apt-failed", cls=BUILD, pattern=r"(?m:^)((?-i:E): .+|dpkg: error.*)",
+         cause="apt-get failed in the build: {0}", remedy="see the build log; set IMAGE_MATRIX_DEBIAN_MIRROR if a mirror is gone"),
     Rule(code="base-missing", cls=INFRA, pattern=r"pull access denied|manifest unknown|repository does not exist",
          cause="the base image of the build cannot be had", remedy="see `bases:` in images.yaml"),
 )  # fmt: skip
@@ -103,7 +106,10 @@ CRASH_RULES = (
 
 # What the engine says when the container does not start.
 START_RULES = (
-    Rule(code="gpu-refused", cls=HOST, pattern=r"could not select device driver|nvidia-container-cli: initialization error|unresolvable CDI devices|failed to discover GPU",
+    # Before the rules on files and permissions: the toolkit's own trouble is reported in the same words.
+    Rule(code="gpu-refused", cls=HOST,
+         pattern=r"could not select device driver|unresolvable CDI devices|failed to discover GPU|bpf_prog_query|devices\.allow"
+                 r"|nvidia-container-cli: (?:initialization|ldcache|device|container|detection) error",
          cause="the engine refuses or fails the GPU request", remedy="see `image-matrix doctor`; install or repair driver and NVIDIA Container Toolkit"),
     Rule(code="driver-requirement", cls=PAIRING, pattern=r"unsatisfied condition: ([^,\n]+)",
          cause="the image requires {0}, which this driver does not satisfy", remedy="update the driver, or take an image for an older CUDA"),
@@ -126,7 +132,7 @@ IMPORT_RULES = (
          cause="import torch fails: {0} is needed and the image's C or C++ library is older", remedy="take a newer distribution, or an older torch"),
     Rule(code="undefined-symbol", cls=IMAGE, pattern=r"undefined symbol: (\S+)",
          cause="import torch fails: undefined symbol {0}; two libraries of different versions meet", remedy="reinstall torch and its nvidia-* packages together"),
-    Rule(code="numpy-mismatch", cls=IMAGE, pattern=r"compiled using NumPy 1\.x|numpy\.dtype size changed|_ARRAY_API not found|numpy\.core\.multiarray failed to import",
+    Rule(code="numpy-mismatch", cls=IMAGE, pattern=r"compiled using NumPy 1\.x|numpy\.dtype size changed|_ARRAY_API not found|numpy\._?core\.multiarray failed to import",
          cause="import torch fails: the image's numpy is not the one its torch was built for", remedy="pin `numpy<2` beside this torch, or take a newer torch"),
     Rule(code="import-failed", cls=IMAGE, pattern=r"(.+)",
          cause="import torch fails: {0}", remedy="see the log; the image's torch is broken"),
@@ -155,7 +161,9 @@ def pull_verdict(text: str) -> Verdict:
 
 def build_verdict(text: str) -> Verdict:
     """What a failed build means; text: its last lines and the engine's message."""
-    return _apply(BUILD_RULES, text, BUILD)
+    text = _COLOUR.sub("", text)
+    said = _COMMAND.sub("", text)
+    return _apply(BUILD_RULES, said if said.strip() else text, BUILD)
 
 
 def judge(

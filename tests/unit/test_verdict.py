@@ -117,6 +117,44 @@ def test_braces_in_a_message_are_text() -> None:
     assert "{0} {x}" in verdict_of(imported("error", "boom {0} {x}")).cause
 
 
+NOT_ZERO = "The command '/bin/sh -c set -eu; pip install x' returned a non-zero code: 1"
+
+
+def test_the_engines_own_last_line_is_no_cause() -> None:
+    found = build_verdict(f"Step 3/9 : RUN echo E: timed out\nthe moon is full\n{NOT_ZERO}")
+    assert (found.code, found.cause) == ("unclassified", "not a failure we know: the moon is full")
+    assert "returned a non-zero code: 1" in build_verdict(NOT_ZERO).cause, "better than nothing"
+
+
+def test_a_painted_apt_error_keeps_its_words() -> None:
+    found = build_verdict(f"\x1b[91mE: Unable to locate package libfoo\x1b[0m\n{NOT_ZERO}")
+    assert (found.code, found.cause) == ("apt-failed", "apt-get failed in the build: E: Unable to locate package libfoo")
+
+
+@pytest.mark.parametrize("text", ["see message: hello", "checksum: 3 files fine"])
+def test_a_word_inside_a_line_is_no_failure(text: str) -> None:
+    assert build_verdict(text).code == "unclassified"
+
+
+@pytest.mark.parametrize(("text", "code"), [
+    ('failed to resolve reference "docker.io/a/b:9": docker.io/a/b:9: not found', "not-found"),
+    ("docker.io/a/b:9: no match for platform in manifest sha256:0: not found", "platform-mismatch"),
+])  # fmt: skip
+def test_an_engine_with_the_containerd_store_says_it_in_other_words(text: str, code: str) -> None:
+    assert pull_verdict(text).code == code
+
+
+@pytest.mark.parametrize("text", [
+    "nvidia-container-cli: ldcache error: open failed: /sbin/ldconfig.real: no such file or directory: unknown",
+    "nvidia-container-cli: mount error: failed to add device rules: write devices.allow: permission denied: unknown",
+    "nvidia-container-cli: mount error: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted: unknown",
+    "nvidia-container-cli: device error: 7: unknown device: unknown",
+])  # fmt: skip
+def test_trouble_of_the_gpu_toolkit_is_never_charged_to_the_image(text: str) -> None:
+    found = verdict_of(state=ExitState(error=f"runc create failed: error running prestart hook #0: {text}"))
+    assert (found.cls, found.code) == (VerdictClass.HOST, "gpu-refused")
+
+
 @pytest.mark.parametrize("table", ["START", "IMPORT", "CRASH"])
 def test_judge_uses_each_table(table: str) -> None:
     for code, text in {"START": START, "IMPORT": IMPORT, "CRASH": CRASH}[table].items():
