@@ -490,7 +490,7 @@ def table(
 
     if into is not None:
         old = _read(into)
-        new = markdown.replace_between_markers(old, "table", markdown.render(_table(select, None)))
+        new = markdown.replace_between_markers(old, "table", markdown.render(_table(select, None, with_runs=False)))
         if check and new != old:
             raise FindingsFound(
                 f"the table in {into} is not what results/ says",
@@ -514,12 +514,13 @@ def _read(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
 
 
-def _table(select: list[str] | None, run_: Run | None) -> Table:
+def _table(select: list[str] | None, run_: Run | None, *, with_runs: bool = True) -> Table:
+    """with_runs: also say which images the newest run could not test; a document shows records only."""
     from validator.table import build
 
     matrix_, chosen = _images(select, "")
     store = _store()
-    runs = (run_,) if run_ is not None else store.runs()
+    runs = (run_,) if run_ is not None else store.runs() if with_runs else ()
     only = frozenset(image.id for image in chosen) if select else frozenset(run_.selection) if run_ is not None else None
     made = build(store.latest(), runs, tuple(image.id for image in matrix_.images), only)
     for problem in store.problems:
