@@ -74,13 +74,14 @@ class LiveDisplay:
     def __init__(self, console: Console, clock: Clock) -> None:
         self._console = console
         self._clock = clock
-        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
         self._total = 0
         self._done = 0
         self._image = ""
         self._step = ""
         self._began = self._image_began = clock()
         self._expected: float | None = None
+        # Last, because it draws once while it is made.
+        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
 
     def say(self, text: str) -> None:
         self._console.print(Text(printable(text, 2000)))

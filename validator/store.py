@@ -7,6 +7,7 @@ import errno
 import gc
 import itertools
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
     return found
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null where a number is none: JSON has no infinity, and an image can send 1e999."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Store:
@@ -79,11 +93,12 @@ class Store:
 
     def _read(self, path: Path, kind: type[Kind]) -> Kind | None:
         try:
-            return kind.model_validate(json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique))
+            text = path.read_text(encoding="utf-8")
+            return kind.model_validate(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse))
         except (OSError, ValueError, RecursionError, ValidationError) as error:
-            text = f"{path}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-            if text not in self.problems:
-                self.problems.append(text)
+            problem = f"{path}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            if problem not in self.problems:
+                self.problems.append(problem)
             return None
 
     # ------------------------------------------------------------------ writing
@@ -142,7 +157,7 @@ class Store:
         return path
 
     def _write(self, path: Path, data: dict[str, Any]) -> None:
-        text = _text(data)
+        text = _text(_finite(data))
         with self._explained(path):
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             try:

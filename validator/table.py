@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from validator.model import CaseResult, Evidence, Outcome, Record, Run, Verdict, VerdictClass
@@ -166,12 +167,14 @@ def _row_data(row: Row, table: Table) -> dict[str, Any]:
     return {**plain, "verdict": row.verdict.value, "cells": cells, "notes": [table.notes[number - 1] for number in row.notes]}
 
 
+@cache  # the same few thousand ids stand in every record
 def device_of(case_id: str) -> str:
     """The device piece of a case id."""
     pieces = case_id.split(".")
     return "cuda" if "cuda" in pieces else "cpu"
 
 
+@cache
 def group_of(case_id: str) -> str:
     """The column group of a case id: its first layout, or nn (modules) and work (whole workloads)."""
     head = case_id.partition(".")[0].partition("-")[0]
@@ -198,7 +201,11 @@ def build(
     stale = {
         entry.id: entry.verdict for entry in (runs[-1].entries if runs else ()) if entry.state == "untested" and entry.verdict
     }
-    rows = tuple(_row(record, columns, notes, moment, stale.get(record.image.id)) for record in shown)
+    since = _moment(runs[-1].started) if runs else moment  # a record made after that run is not an earlier one
+    rows = tuple(
+        _row(record, columns, notes, moment, stale.get(record.image.id) if _moment(record.started) <= since else None)
+        for record in shown
+    )
     present = {case.outcome for record in shown for case in record.cases}
     return Table(
         columns=columns,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.records import case, control, latest, record, run, untested
 from validator.errors import UsageError
-from validator.model import Finding, Outcome, Record, Severity
+from validator.model import Evidence, Finding, Outcome, Record, Severity
 from validator.publish import markdown, terminal
 from validator.table import SYMBOLS, Table, build, case_view
 
@@ -56,6 +56,14 @@ def test_a_wide_terminal_leaves_nothing_out() -> None:
 def test_cells(cases: tuple[object, ...], text: str) -> None:
     (cell,) = build(latest(record("a", *cases))).rows[0].cells  # type: ignore[arg-type]
     assert terminal.cell_text(cell) == text
+
+
+def test_what_was_seen_in_a_sibling_does_not_look_executed() -> None:
+    here, there = (case("coo.a.cpu"), case("coo.b.cpu", Outcome.WRONG)), case("coo.c.cpu", evidence=Evidence.SIBLING)
+    texts = [
+        terminal.cell_text(build(latest(record("a", *cases))).rows[0].cells[0]) for cases in ((there,), here, (*here, there))
+    ]
+    assert texts == ["1/1 sibling", "1/2 ✕1", "2/3 ✕1 sibling"]
 
 
 def test_an_untrusted_probe_shows_no_sign_of_good() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.unit.records import GPU_HOST, UNREACHABLE, case, record, run
 from validator.errors import EnvironmentProblem
-from validator.model import ImageIdentity, Outcome
+from validator.model import CaseResult, ImageIdentity, Outcome
 from validator.store import Store
 
 
@@ -27,6 +28,18 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     path = Store(tmp_path).write_record(made)
     assert path == tmp_path / "records/slim-a/20261201T000000Z-01234567.json"
     assert Store(tmp_path).records() == (made,)
+
+
+def test_a_number_that_is_none_is_null_and_refused_when_read(tmp_path: Path) -> None:
+    made = record(
+        "slim-a", CaseResult(id="coo.a.cpu", outcome=Outcome.PASS, duration_ms=float("inf"), data={"x": float("nan")})
+    )
+    path = Store(tmp_path).write_record(made)
+    assert not {"NaN", "Infinity"} & set(re.findall(r"\w+", path.read_text()))
+    assert Store(tmp_path).records()[0].cases[0].duration_ms is None
+    path.write_text(path.read_text().replace("null", "NaN", 1))
+    again = Store(tmp_path)
+    assert again.records() == () and "NaN is not JSON" in again.problems[0]
 
 
 def test_the_same_record_gives_the_same_bytes_one_case_a_line(tmp_path: Path) -> None:
@@ -52,7 +65,7 @@ def test_records_come_oldest_first_across_images(tmp_path: Path) -> None:
     assert [r.image.id for r in store.records()] == ["c", "b", "a"]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"key": 1}', "[" * 100_000, '{"key": "a", "key": "b"}', "null", "\x00"])
+@pytest.mark.parametrize("text", ["", "{", '{"key": 1}', "[" * 100_000, '{"key": "a", "key": "b"}', "null", "\x00", "NaN"])
 def test_a_damaged_file_is_named_kept_and_costs_nothing_else(tmp_path: Path, text: str) -> None:
     store = Store(tmp_path)
     good = store.write_record(record())

@@ -33,7 +33,9 @@ def test_a_case_has_its_column(ident: str, group: str, device: str) -> None:
 
 
 def test_every_case_of_the_probe_has_a_column() -> None:
-    assert {group_of(c["id"]) for c in probe.cases()} <= set(GROUPS)
+    heads = {c["id"].partition(".")[0].partition("-")[0]: group_of(c["id"]) for c in probe.cases()}
+    assert set(heads.values()) <= set(GROUPS)
+    assert {head for head, group in heads.items() if group == "nn"} == {"module"}, "nn is also where an unknown layout falls"
 
 
 def test_every_outcome_has_its_own_sign_and_meaning() -> None:
@@ -110,6 +112,11 @@ def test_an_older_record_stands_with_a_note_that_the_newest_run_could_not_test_i
     assert table.untested == () and len(table.rows) == 1
     (number,) = table.rows[0].notes
     assert "could not test it" in table.notes[number - 1] and "nvcr.io" in table.notes[number - 1]
+
+
+def test_a_record_made_after_the_newest_run_is_not_called_an_earlier_one() -> None:
+    made = latest(record("a", started="2026-12-09T00:00:00Z"))
+    assert build(made, (run(untested("a"), started="2026-12-05T00:00:00Z"),)).notes == ()
 
 
 def test_an_untrusted_probe_is_said_first() -> None:

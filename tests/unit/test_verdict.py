@@ -106,6 +106,11 @@ def test_a_number_in_a_name_is_not_a_status() -> None:
     assert pull_verdict("received unexpected HTTP status: 503 Service Unavailable").code == "registry-unreachable"
 
 
+def test_numpy_2_names_its_core_otherwise() -> None:
+    found = verdict_of(imported("error", "ImportError: numpy._core.multiarray failed to import"))
+    assert found.code == "numpy-mismatch"
+
+
 def test_an_unknown_failure_keeps_its_last_line() -> None:
     found = build_verdict("Step 1/2\nthe moon is full\n\n")
     assert (found.cls, found.code) == (VerdictClass.BUILD, "unclassified")
@@ -131,7 +136,7 @@ def test_a_painted_apt_error_keeps_its_words() -> None:
     assert (found.code, found.cause) == ("apt-failed", "apt-get failed in the build: E: Unable to locate package libfoo")
 
 
-@pytest.mark.parametrize("text", ["see message: hello", "checksum: 3 files fine"])
+@pytest.mark.parametrize("text", ["see message: hello", "type E: fine", "e: fine", "checksum: 3 files fine"])
 def test_a_word_inside_a_line_is_no_failure(text: str) -> None:
     assert build_verdict(text).code == "unclassified"
 

@@ -45,7 +45,10 @@ def _start(text: str, limit: int) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """`✓ 12/12`, `8/12`, `8/12 ✕2 –1`, `– not-run`: passes of cases, then what must not be overlooked."""
+    """`✓ 12/12`, `8/12`, `8/12 ✕2 –1`, `– not-run`: passes of cases, then what must not be overlooked.
+
+    `8/12 sibling`: not all of it ran in this image itself.
+    """
     if not cell.total:
         return ""
     if not cell.ran:
@@ -53,7 +56,10 @@ def cell_text(cell: Cell) -> str:
     passes = f"{cell.counts.get(Outcome.PASS, 0)}/{cell.total}"
     told = (*cell.loud, (Outcome.NOT_RUN, cell.counts.get(Outcome.NOT_RUN, 0)))
     marks = " ".join(f"{SYMBOLS[outcome]}{number}" for outcome, number in told if number)
-    return f"{SYMBOLS[Outcome.PASS]} {passes}" if cell.complete else f"{passes} {marks}".strip()
+    if cell.complete:
+        return f"{SYMBOLS[Outcome.PASS]} {passes}"
+    elsewhere = "sibling" if cell.executed < cell.ran else ""
+    return " ".join(filter(None, (passes, marks, elsewhere)))
 
 
 def _size(count: int | None) -> str:
