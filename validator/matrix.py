@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import string
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +104,14 @@ def load(path: Path) -> Matrix:
     matrix = loader.matrix()
     document.finish()
     return matrix
+
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+def _fill(template: str, values: Mapping[str, str]) -> str:
+    """Put values into `{name}`; nothing else of Python's format language is known, since a file may hold anything."""
+    return _FIELD.sub(lambda found: values[found[1]], template)
 
 
 class _Loader:
@@ -247,11 +254,10 @@ class _Loader:
         return Image(id="", family=name, source=Pull(reference=""))
 
     def fields(self, node: Node, template: str) -> set[str]:
-        try:
-            return {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
-        except ValueError as error:
-            self.doc.problem(node, f"the template cannot be read: {error}", "write {name} for an axis, {{ and }} for braces")
+        if set(_FIELD.sub("", template)) & set("{}"):
+            self.doc.problem(node, "the template cannot be read: a brace without its partner", "write {name} for an axis")
             return set()
+        return set(_FIELD.findall(template))
 
     def rows(
         self, parts: Mapping[str, Node], used: set[str], family: str
@@ -309,7 +315,7 @@ class _Loader:
                 self.doc.problem(item, "this exclude matches nothing", "correct its values, or remove it")
             for _, values, _ in hit:
                 if used <= values.keys():
-                    self.excluded.append(Excluded(id=template.format(**values), family=family, reason=reason))
+                    self.excluded.append(Excluded(id=_fill(template, values), family=family, reason=reason))
             rows = [row for row in rows if row not in hit]
         return rows
 
@@ -336,7 +342,7 @@ class _Loader:
         if missing:
             self.doc.problem(place, f"this row of {family.family} lacks {', '.join(missing)}", "add it here or as an axis")
             return
-        ident = templates["id"][1].format(**values)
+        ident = _fill(templates["id"][1], values)
         if not IMAGE_ID.fullmatch(ident):
             self.doc.problem(place, f"{ident!r} cannot be an id", "use small letters, digits, dots and dashes, at most 120")
             return
@@ -348,7 +354,7 @@ class _Loader:
         extra = self.packages(extras.get("packages"))
         source: Pull | Slim
         if "pull" in templates:
-            reference = templates["pull"][1].format(**values)
+            reference = _fill(templates["pull"][1], values)
             if not re.fullmatch(r"[\w.\-/:]+[:@][\w.\-:]+", reference) or "/" in reference.rpartition(":")[2]:
                 self.doc.problem(
                     place, f"the reference {reference!r} has no tag", "end it with :tag; a reference without one means `latest`"

@@ -25,7 +25,7 @@ from validator.verdict import ExitState, judge
 # Where an interpreter may be when PATH does not say: conda, the usual venvs, distributions without `python3`.
 INTERPRETERS = (
     "/opt/conda/bin/python", "/opt/venv/bin/python", "/venv/bin/python", "/usr/local/bin/python3", "/usr/bin/python3",
-    "/usr/local/bin/python", "/usr/bin/python", "/opt/python/bin/python3", "/root/miniconda3/bin/python",
+    "/usr/local/bin/python", "/usr/bin/python", "/opt/python/bin/python3",
     "/opt/miniconda3/bin/python", "/usr/libexec/platform-python", "/workspace/venv/bin/python", "/app/venv/bin/python",
     *(f"/usr/{d}bin/python3.{n}" for d in ("local/", "") for n in range(14, 5, -1)),
     "/usr/bin/python2",

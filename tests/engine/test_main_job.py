@@ -57,7 +57,7 @@ def test_the_record_says_what_image_it_was(record: Record, engine: DockerEngine)
 
 
 def test_nothing_of_the_build_is_left(record: Record, engine: DockerEngine, cpu_run: Path) -> None:
-    script = "ls -d /build /tmp/* /var/lib/apt/lists/* /root/.cache; find / -xdev -name '*.whl' -o -xdev -name uv -type f -o -xdev -name ca.pem"
+    script = "ls -d /build /tmp/* /var/lib/apt/lists/* ~/.cache; find / -xdev -name '*.whl' -o -xdev -name uv -type f -o -xdev -name ca.pem"
     out = bytearray()
     spec = ContainerSpec(image_id=record.image.image_id, command=("/bin/sh", "-c", script), labels=LABELS)
     engine.run(spec, out.extend, lambda _: None)
