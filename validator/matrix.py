@@ -111,7 +111,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
     """Put values into `{name}`; nothing else of Python's format language is known, since a file may hold anything."""
-    return _FIELD.sub(lambda found: values[found[1]], template)
+    return _FIELD.sub(lambda found: values.get(found[1], found[0]), template)
 
 
 class _Loader:

@@ -39,6 +39,7 @@ def problems(tmp_path: Path, text: str) -> str:
         (GOOD.replace("x/y:{tag}", "x/y"), "m.yaml:5:11", "has no tag"),
         (GOOD + "    gpus: two\n", "m.yaml:6:11", "invalid count"),
         (GOOD + "    shm_size: lots\n", "m.yaml:6:15", "cannot be 'lots'"),
+        (GOOD.replace("a-{tag}", "a-{[tag}"), "m.yaml:4:9", "a brace without its partner"),
         ("families: [", "m.yaml:1:12", "not YAML"),
     ],
 )
