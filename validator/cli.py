@@ -358,6 +358,7 @@ def _test(
         try:
             return schedule.execute(plan, keys)
         except KeyboardInterrupt:
+            _sweep_run(engine, run_id)
             raise Interrupted("stopped; what was tested so far is kept", "run the same command again to go on") from None
 
 
@@ -420,6 +421,17 @@ def _sweep(engine: Engine) -> None:
     left = sweep(engine)
     if left:
         _talk(f"removed {left} container(s) that a killed run of ours had left")
+
+
+def _sweep_run(engine: Engine, run_id: str) -> None:
+    from validator.schedule import sweep_run
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it
+    try:
+        time.sleep(0.5)  # a request that was cut in the middle may still be carried out by the engine
+        sweep_run(engine, run_id)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _say_host(preflight: Preflight) -> None:

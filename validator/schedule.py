@@ -61,6 +61,12 @@ def sweep(engine: Engine) -> int:
     return len(left)
 
 
+def sweep_run(engine: Engine, run_id: str) -> None:
+    """Remove what is left of our own run's containers: a stop may come between the engine making one and our knowing it."""
+    for ident, _ in engine.containers(f"{LABEL}.run={run_id}"):
+        engine.remove_container(ident)
+
+
 @dataclass(kw_only=True)
 class Schedule:
     """One run over a selection. reserve: bytes of free disk under which images that we brought are removed."""
