@@ -117,11 +117,11 @@ def _images(patterns: list[str] | None, keyword: str) -> tuple[Matrix, tuple[Ima
     return matrix, select(matrix, tuple(patterns or ()), keyword)
 
 
-def _store() -> Store:
-    from validator.data import data_path
+def _store(*, reading: bool = False) -> Store:
+    from validator.data import data_path, shipped_results
     from validator.store import Store
 
-    return Store(settings.results or data_path("results"))
+    return Store(settings.results or (shipped_results() if reading else data_path("results")))
 
 
 def _engine() -> Engine:
@@ -531,7 +531,7 @@ def _table(select: list[str] | None, run_: Run | None, *, with_runs: bool = True
     from validator.table import build
 
     matrix_, chosen = _images(select, "")
-    store = _store()
+    store = _store(reading=run_ is None)
     runs = (run_,) if run_ is not None else store.runs() if with_runs else ()
     only = frozenset(image.id for image in chosen) if select else frozenset(run_.selection) if run_ is not None else None
     made = build(store.latest(), runs, tuple(image.id for image in matrix_.images), only)
@@ -567,7 +567,7 @@ def _case_text(select: list[str] | None, pattern: str, as_json: bool) -> str:
     _check_cases([pattern])
     _, chosen = _images(select, "")
     wanted = {image.id: number for number, image in enumerate(chosen)}
-    records = [record for record in _store().latest().values() if record.image.id in wanted]
+    records = [record for record in _store(reading=True).latest().values() if record.image.id in wanted]
     view = case_view(sorted(records, key=lambda r: (wanted[r.image.id], r.host.key)), pattern)
     if not as_json:
         return terminal.render_cases(view, width=_width())

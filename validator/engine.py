@@ -21,6 +21,7 @@ import docker.errors
 import docker.models.containers
 import requests
 import urllib3
+from docker.context import ContextAPI
 from docker.types import DeviceRequest, LogConfig, Ulimit
 from docker.utils.socket import STDERR, frames_iter
 
@@ -517,6 +518,8 @@ def _client(source: str, endpoint: str, timeout: float) -> docker.DockerClient:
     context = source.partition("context ")[2]
     client: docker.DockerClient
     if context:
+        if ContextAPI.get_context(context) is None:  # the SDK would quietly take the default engine instead
+            raise ValueError(f"docker has no context named {context!r} (`docker context ls` lists them)")
         client = docker.DockerClient.from_context(context, version="auto", timeout=int(timeout))
     elif source == "DOCKER_HOST":
         client = docker.from_env(version="auto", timeout=int(timeout))

@@ -58,6 +58,12 @@ def test_a_broken_ca_variable_is_named() -> None:
     assert "SSL_CERT_FILE names a CA bundle that is not there" in done.stderr
 
 
+def test_a_docker_context_that_does_not_exist_is_not_replaced_by_another_engine() -> None:
+    done = run("doctor", "--engine", DOCKER_HOST="", DOCKER_CONTEXT="nonexistent")
+    assert done.returncode == 4
+    assert "docker has no context named 'nonexistent'" in done.stderr
+
+
 def test_list_is_data_and_its_count_is_talk() -> None:
     done = run("list", "slim-torch2.6.0-*")
     assert [line.split()[0] for line in done.stdout.splitlines()] == [IMAGE, "slim-torch2.6.0-cu118-py3.11-bookworm"]

@@ -391,13 +391,7 @@ def test_the_wheel_carries_the_matrix_and_its_templates(installed: Path) -> None
     [
         ("list",),
         ("--results", "{shipped}", "table"),
-        pytest.param(
-            ("table",),
-            marks=pytest.mark.xfail(
-                reason="validator/data.py looks for results/ where the user stands, never for the records in the wheel",
-                strict=True,
-            ),
-        ),
+        ("table",),
     ],
     ids=["list", "table-of-named-records", "table"],
 )
