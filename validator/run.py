@@ -238,9 +238,11 @@ class ImageRunner:
         if case.outcome is not Outcome.NOT_RUN or state not in ("no-device", "driver-too-old", "error"):
             return case
         if self.preflight.gpu is GpuState.REFUSED:
-            return case.model_copy(update={"detail": f"no GPU runtime on this host ({self.preflight.gpu_reason})"})
+            return case.model_copy(
+                update={"kind": "no-gpu-runtime", "detail": f"no GPU runtime on this host ({self.preflight.gpu_reason})"}
+            )
         if self.preflight.gpu is GpuState.ACCEPTED and not _part(facts, "nvidia").get("devices"):
-            return case.model_copy(update={"detail": "GPU requested, none attached"})
+            return case.model_copy(update={"kind": "not-attached", "detail": "GPU requested, none attached"})
         return case
 
     def _host(self, facts: Mapping[str, object]) -> Host:

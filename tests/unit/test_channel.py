@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from validator import probe
-from validator.model import Outcome
+from validator.model import Evidence, Outcome
 from validator.probe.channel import Reader
 
 NONCE = "0123456789abcdef" * 2
@@ -74,6 +74,24 @@ def test_frames_of_another_run_nan_and_double_keys_are_problems_not_outcomes() -
     report = reader.report()
     assert report.cases == ()
     assert len(report.problems) == 3
+
+
+def test_half_a_surrogate_pair_becomes_text_that_a_record_can_hold() -> None:
+    reader = Reader(NONCE)
+    reader.feed(frame(0, {"frame": "facts", "data": {"environment": {"PATH": "/a\udc80"}, "list": ["\udcff"]}}))
+    reader.feed(frame(1, {"frame": "case", "id": "coo.op.cpu", "outcome": "error", "detail": "x\udcff"}))
+    report = reader.report()
+    assert report.facts == {"environment": {"PATH": "/a?"}, "list": ["?"]}
+    assert report.cases[0].model_dump_json()
+    assert report.problems == ()
+
+
+def test_only_what_ran_counts_as_executed() -> None:
+    reader = Reader(NONCE)
+    reader.feed(frame(0, {"frame": "case", "id": "a.b.cpu", "outcome": "unsupported"}))
+    reader.feed(frame(1, {"frame": "case", "id": "a.b.cuda", "outcome": "not-run", "kind": "no-device"}))
+    found = {case.id: (case.evidence, case.kind) for case in reader.report().cases}
+    assert found == {"a.b.cpu": (Evidence.EXECUTED, ""), "a.b.cuda": (Evidence.NONE, "no-device")}
 
 
 def test_an_endless_line_does_not_fill_the_memory() -> None:

@@ -57,6 +57,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _whole_text(value: Any) -> Any:
+    """JSON may hold half a surrogate pair (a byte of a path that is no UTF-8), which no file of ours could hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, list):
+        return [_whole_text(one) for one in value]
+    if isinstance(value, dict):
+        return {_whole_text(name): _whole_text(one) for name, one in value.items()}
+    return value
+
+
 class Reader:
     """Takes the container's standard output in pieces of any size. Memory is bounded, whatever the container writes."""
 
@@ -155,7 +166,7 @@ class Reader:
 
     def _accept(self, number: int, text: bytes) -> Frame | None:
         try:
-            data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+            data = _whole_text(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse))
             kind = data.pop("frame")
             self._keep(kind, number, data)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ValidationError) as error:

@@ -192,9 +192,9 @@ def attempt(get: "Callable[[], Any]", default: Any = None) -> Any:
         return default
 
 
-def read(path: str) -> str:
+def read(path: str, limit: int = 65536) -> str:
     with open(path, errors="replace") as stream:
-        return stream.read(65536)
+        return stream.read(limit)
 
 
 def os_release() -> "dict[str, str]":
@@ -287,12 +287,18 @@ def nvml_driver() -> str:
     return text.value.decode("ascii", "replace")
 
 
+def libcuda() -> str:
+    """Path of the driver library that a program here would load. Raises when there is none."""
+    ctypes.CDLL("libcuda.so.1")
+    return re.findall(r"(/\S*/libcuda\.so\S*)$", read("/proc/self/maps", 1 << 24), re.M)[0]  # type: ignore[no-any-return]
+
+
 def cuda_facts() -> "dict[str, Any]":
     """Runs in a CUDA worker: whether CUDA starts, with which driver and devices, or why not (torch's own words)."""
     facts = {
         "driver": attempt(nvml_driver, ""),
         "driver_cuda": attempt(lambda: torch._C._cuda_getDriverVersion()),
-        "libcuda": attempt(lambda: bool(ctypes.CDLL("libcuda.so.1")), False),
+        "libcuda": attempt(libcuda),
     }
     try:
         torch.cuda.init()
@@ -315,15 +321,17 @@ def cuda_facts() -> "dict[str, Any]":
         return dict(facts, state=state, detail=text)
 
 
-NO_DEVICE = r"no NVIDIA driver|no CUDA-capable device|No CUDA GPUs|No HIP GPUs|not compiled with CUDA|unknown error"
+NO_DEVICE = r"no NVIDIA driver|no CUDA-capable device|No CUDA GPUs|No HIP GPUs"
 
 
 # --------------------------------------------------------------------------- outcomes from error texts
 
-# (pattern over "Class: message", outcome, kind); the first match wins, so order matters. Where each text was seen:
-# docs/error-texts.md. A refusal is `unsupported` only when the text says so; what is not known stays `error`.
+# (pattern over "Class: message", outcome, kind); the first match wins, so order matters.
+# A refusal is `unsupported` only when the text says so; what is not known stays `error`.
 TEXTS = [
-    (r"has no attribute '|takes \d+ positional arguments? but|unexpected keyword argument", "absent", "api-missing"),
+    # Only torch's own names: an attribute missing on anything else is somebody's bug, not an absent API.
+    (r"(module|type object) '(torch[\w.]*|Tensor|Sparse\w*)' has no attribute|'(torch\.)?Tensor' object has no attribute"
+     r"|takes (from \d+ to )?\d+ positional arguments? but|unexpected keyword argument", "absent", "api-missing"),
     (r"no kernel image is available|not compatible with the current PyTorch installation", "error", "no-gpu-code"),
     (r"cannot open shared object|undefined symbol|symbol \w+ version .* not defined", "error", "missing-library"),
     (
@@ -338,6 +346,8 @@ TEXTS = [
     (r"out of memory|OutOfMemory|can't allocate memory", "error", "out-of-memory"),
     (r"insufficient resources when|internal error when|architecture mismatch|SPARSE_STATUS_|when calling .cu(sparse|blas)",
      "error", "library-status"),
+    # Torch asks to report these as its bugs: nothing was refused, something went wrong.
+    (r"INTERNAL ASSERT FAILED", "error", "internal-assert"),
     (r"Could not run 'aten::", "unsupported", "no-kernel"),
     (r"not (yet )?implemented for '|not implemented for .*(Half|BFloat16|Float|Double|Bool|Char|Int|Long|Complex)",
      "unsupported", "no-dtype"),
@@ -349,10 +359,10 @@ TEXTS = [
         r"|original_tensor\.(device|dtype|dim|shape)|computation on \w+ is not implemented|layout .* (is )?not supported"
         r"|[Ss]parse .* (is|are) not supported|(is|are) not supported for sparse|coalesced sparse"
         r"|to_sparse_\w+ .*(not supported|unsupported)|don't support|sparse_dim|can only be (called|used)"
+        r"|requires the '\w+' tensor to be strided|can be converted to the Sparse\w+ layout"
         r"|to be of format CSR|Input type \(torch\.(cuda\.)?sparse|matrices expected, got",
         "unsupported", "no-layout",
     ),
-    (r"INTERNAL ASSERT FAILED", "unsupported", "internal-assert"),
     (r"only Tensors of floating point|for complex|Boolean inputs|only accepts floating", "unsupported", "no-dtype"),
     (r"NotImplementedError|[Nn]ot (yet )?implemented|[Nn]ot supported|[Uu]nsupported|does not support|doesn't support"
      r"|without a derivative|not differentiable|derivative for .* not",
@@ -1088,6 +1098,22 @@ def loss_of(result: Any, layout: str) -> Any:
     return total.real if total.is_complex() else total
 
 
+# A sparse result has to become a scalar before it can be differentiated. Torch refuses some ways for reasons that are
+# not the operation's, as `sum` of CSR, whose gradient is strided; a user then goes through `to_dense`, and so do we.
+ROUTES = ("sum", "to-dense")
+
+
+def backward(actual: Any, reference: Any, route: str) -> None:
+    """Differentiates result and reference through the same scalar."""
+    layout = layout_of(actual)
+    if route == "to-dense":
+        actual, layout = actual.to_dense(), "strided"
+    loss_of(actual, layout).backward()
+    loss_of(reference, layout).backward()
+    if actual.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
 def grads_differ(case: Case, operands: "list[Any]", twins: "list[Any]", device: Any) -> "tuple[str, str, str, Any]":
     """Compares every operand's gradient. A sparse operand's may be whole or cut to a pattern; which one is kept."""
     kinds = {}
@@ -1139,45 +1165,53 @@ def case_layout(case: Case) -> str:
     return "strided"
 
 
+def operands_of(case: Case, device: Any) -> "tuple[list[Any], list[Any]]":
+    """New operands of a case and their dense twins, all leaves that want a gradient when the case goes backward."""
+    operands, twins = [], []
+    for name in case.recipe.operands:
+        key, _, fixed = name.partition(":")
+        if key.isupper():
+            operand = make_sparse(key, fixed or case_layout(case), case.dtype, device, case.shape, case.index)
+        else:
+            operand = make_dense(key, case.dtype, device)
+        twin = master(key, case.dtype).clone()
+        operands.append(operand.requires_grad_() if case.backward else operand)
+        twins.append(twin.requires_grad_() if case.backward else twin)
+    return operands, twins
+
+
 def run_case(case: Case, device: Any) -> "dict[str, Any]":
     """Runs one case here and now; never raises. device: where it really runs (differs from the id when injected)."""
     started = time.perf_counter()
     data = {}  # type: dict[str, Any]
     stage = "operands: "
     try:
-        recipe = case.recipe
-        if recipe.operands:
-            operands, twins = [], []
-            for name in recipe.operands:
-                key, _, fixed = name.partition(":")
-                if key.isupper():
-                    layout = fixed or case_layout(case)
-                    operand = make_sparse(key, layout, case.dtype, device, case.shape, case.index)
-                else:
-                    operand = make_dense(key, case.dtype, device)
-                twin = master(key, case.dtype).clone()
-                operands.append(operand.requires_grad_() if case.backward else operand)
-                twins.append(twin.requires_grad_() if case.backward else twin)
+        if case.recipe.operands:
+            operands, twins = operands_of(case, device)
             stage = ""
-            actual = recipe.fn(*operands)
-            reference = recipe.ref(*twins)
+            actual, reference = case.recipe.fn(*operands), case.recipe.ref(*twins)
         else:
             stage = ""
-            actual, reference = recipe.fn(Kit(case, device))
+            actual, reference = case.recipe.fn(Kit(case, device))
         if device.type == "cuda":
             torch.cuda.synchronize()
-        found = compare(actual, reference, case, device)
-        if case.backward and found[0] == "pass":
+        outcome, kind, detail = compare(actual, reference, case, device)
+        if case.backward and outcome == "pass":
             stage = "backward: "
-            loss_of(actual, layout_of(actual)).backward()
-            loss_of(reference, layout_of(actual)).backward()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
+            try:
+                backward(actual, reference, ROUTES[0])
+            except Exception as error:
+                if layout_of(actual) == "strided":
+                    raise
+                operands, twins = operands_of(case, device)  # the first try may have left half a gradient
+                try:
+                    backward(case.recipe.fn(*operands), case.recipe.ref(*twins), ROUTES[1])
+                except Exception as second:
+                    raise (second if classify(second)[1] == POISON else error) from None
+                data["route"], data["refused"] = ROUTES[1], first_line(error)
             outcome, kind, detail, data["gradients"] = grads_differ(case, operands, twins, device)
-        else:
-            outcome, kind, detail = found
-            if outcome == "pass" and isinstance(actual, torch.Tensor) and not recipe.result:
-                data["layout"] = layout_of(actual)
+        elif outcome == "pass" and isinstance(actual, torch.Tensor) and not case.recipe.result:
+            data["layout"] = layout_of(actual)
     except Broken as error:
         outcome, kind, detail = "wrong", "structure", str(error)
     except Exception as error:
@@ -1256,6 +1290,13 @@ class Child:
         attempt(self.ending)
 
 
+def no_cuda_kind(state: str, detail: str) -> str:
+    """The `kind` of CUDA cases that did not run, from the state of CUDA; "" when it is fine."""
+    if state == "no-device":
+        return "no-driver" if "no NVIDIA driver" in detail else "no-device"
+    return {"ok": "", "no-build": "cpu-build", "driver-too-old": "no-driver"}.get(state, "cuda-" + state)
+
+
 class Session:
     """The server's work after `import torch`: which cases, where, and what came of them."""
 
@@ -1294,12 +1335,13 @@ class Session:
         """Follows one worker to its end; what it could not do is returned."""
         current = ""
         since = time.monotonic()
-        # The first case also pays for starting CUDA.
-        slack = 60.0 if pending[0].device == "cuda" else 5.0
+        # A busy machine may fork late, and the first case on CUDA also pays for starting it.
+        cuda = pending[0].device == "cuda"
+        slack = 60.0 if cuda else 5.0
         while True:
             what, value = child.receive(since + limit + slack)
             if what == "value" and value[0] == "start":
-                current, since = value[1], value[2]
+                current, since, slack = value[1], value[2], slack if cuda else 0.0
                 continue
             if what == "value":
                 result, case, pending = value[1], pending[0], pending[1:]
@@ -1359,18 +1401,20 @@ class Session:
         detail = "no answer after %g s" % limit if what == "late" else "worker died: %s" % value
         return {"state": "timeout" if what == "late" else "crash", "detail": detail}
 
-    def cases_on(self, device: str, cases: "list[Case]", reason: str) -> None:
-        """All cases of one device, after its controls; with a reason none of them runs."""
-        if not reason and self.control("control.dense." + device) != "pass":
+    def cases_on(self, device: str, cases: "list[Case]", kind: str, reason: str) -> None:
+        """All cases of one device, after its controls; with a reason (and its kind) none of them runs."""
+        if not kind and self.control("control.dense." + device) != "pass":
+            kind = "control-failed"
             reason = "the dense control on %s did not pass, so no sparse result could be believed" % device
-        if reason:
+        if kind:
             for case in cases:
-                self.report("case", id=case.id, outcome="not-run", detail=reason)
+                self.report("case", id=case.id, outcome="not-run", kind=kind, detail=reason)
             return
         limit = self.options["case_timeout"]
         self.run(cases, limit, lambda result: self.report("case", **result))
         for name, entry in CONTROLS.items():
-            if entry.device == device and entry.expected not in ("pass", "timeout"):
+            somewhere = entry.expected != "fallback" or self.device(device).type != "cpu"  # nothing falls from the CPU
+            if entry.device == device and entry.expected not in ("pass", "timeout") and somewhere:
                 self.control(name)
 
     def all(self, cases: "list[Case]") -> None:
@@ -1379,22 +1423,22 @@ class Session:
         if "torch" in self.options["facts"]:
             self.report("facts", data={"torch": dict(first_torch_facts(), **self.ask(torch_facts, 60.0))})
         if "cpu" in self.options["devices"]:
-            self.cases_on("cpu", [case for case in cases if case.device == "cpu"], "")
+            self.cases_on("cpu", [case for case in cases if case.device == "cpu"], "", "")
         if "cuda" in self.options["devices"]:
-            self.cases_on("cuda", [case for case in cases if case.device == "cuda"], self.no_cuda())
+            self.cases_on("cuda", [case for case in cases if case.device == "cuda"], *self.no_cuda())
         self.control("control.timeout.cpu", asleep)
 
-    def no_cuda(self) -> str:
-        """Why CUDA cases cannot run, in torch's own words, or ""."""
+    def no_cuda(self) -> "tuple[str, str]":
+        """Why CUDA cases cannot run: (kind, torch's own words), or ("", "")."""
         if "cuda" in self.device_map:
             self.report("facts", data={"cuda": {"state": "injected", "detail": "CUDA cases ran on %s" % self.device("cuda")}})
-            return ""
+            return "", ""
         if not (getattr(torch.version, "cuda", None) or getattr(torch.version, "hip", None)):
             found = {"state": "no-build", "detail": "this torch is built without CUDA"}  # type: dict[str, Any]
         else:
             found = self.ask(cuda_facts, 120.0)
         self.report("facts", data={"cuda": found})
-        return "" if found["state"] == "ok" else str(found["detail"])
+        return no_cuda_kind(found["state"], found["detail"]), found["detail"]
 
 
 def serve(options: "dict[str, Any]", cases: "list[Case]", send: "Callable[[Any], None]") -> None:
@@ -1450,19 +1494,19 @@ def supervise(output: Output, options: "dict[str, Any]", interpreters: "list[dic
         os.environ.setdefault(name, str(options["threads"]))
     cases = selected(options)
     waiting = {case.id for case in cases}
-    reason, whole = "no torch in this image", True
+    kind, reason, whole = "no-torch", "no torch in this image", True
     if interpreters[0]["torch"]:
-        reason, whole = follow(output, options, cases, waiting)
+        kind, reason, whole = follow(output, options, cases, waiting)
     else:
         output.emit("facts", data={"torch_import": {"state": "absent", "detail": reason}})
     for case in cases:
         if case.id in waiting:
-            output.emit("case", id=case.id, outcome="not-run", detail=reason)
+            output.emit("case", id=case.id, outcome="not-run", kind=kind, detail=reason)
     output.end(whole)
 
 
-def follow(output: Output, options: "dict[str, Any]", cases: "list[Case]", waiting: "set[str]") -> "tuple[str, bool]":
-    """Relays one server to its end: (why cases still in `waiting` did not run, whether the report is whole).
+def follow(output: Output, options: "dict[str, Any]", cases: "list[Case]", waiting: "set[str]") -> "tuple[str, str, bool]":
+    """Relays one server to its end: (kind, why cases still in `waiting` did not run, whether the report is whole).
 
     An image whose torch cannot be imported gives a whole report; a server lost later does not.
     """
@@ -1476,21 +1520,21 @@ def follow(output: Output, options: "dict[str, Any]", cases: "list[Case]", waiti
                 imported, limit = value["imported"]["state"], silence
                 output.emit("facts", data={"torch_import": value["imported"], "torch": value.get("torch", {})})
                 if imported != "ok":
-                    return "import torch failed: %s" % value["imported"]["detail"], True
+                    return "import-failed", "import torch failed: %s" % value["imported"]["detail"], True
             elif what == "value":
                 waiting.discard(value.get("id", ""))
                 output.emit(value.pop("frame"), **value)
             elif what == "end" and value == "" and not waiting:
-                return "", True
+                return "", "", True
             else:
                 late = what == "late"
                 detail = "no answer after %g s" % limit if late else "the process died: %s" % (value or "exit code 0")
                 if not imported:
                     state = "timeout" if late else "crash"
                     output.emit("facts", data={"torch_import": {"state": state, "detail": detail}})
-                    return "import torch: %s: %s" % (state, detail), True
+                    return "import-" + state, "import torch: %s: %s" % (state, detail), True
                 output.emit("note", code="server-lost", message="the probe's server: " + detail)
-                return "the probe's server was lost: " + detail, False
+                return "server-lost", "the probe's server was lost: " + detail, False
     finally:
         server.kill()
 
