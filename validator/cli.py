@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from validator import __version__
-from validator.errors import FindingsFound, ImageMatrixError, Interrupted, UsageError
+from validator.errors import FindingsFound, ImageMatrixError, InternalError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,7 +88,12 @@ def _options(
 
 
 def _out(text: str) -> None:
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough (`| head`): the job is done
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
 
 
 def _talk(text: str) -> None:
@@ -600,6 +606,9 @@ def clean(images: Annotated[bool, typer.Option("--images", help="also remove the
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with a code of the table in the README; never a traceback for a user's mistake."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows "?" instead
     sys.exit(_guarded(lambda: app(args=arguments, prog_name="image-matrix", standalone_mode=False)))
 
 
@@ -618,13 +627,22 @@ def _guarded(call: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         _talk("image-matrix: stopped")
         return Interrupted.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:  # a bug: say so, keep the traceback for the report
-        import traceback
-
-        _talk(traceback.format_exc())
-        _talk(f"image-matrix: this is a bug in image-matrix ({type(error).__name__}); please report it with the lines above")
-        return 70
+    except OSError as error:
+        if error.filename is None:
+            return _bug(error)
+        _talk(
+            f"image-matrix: cannot use {error.filename}: {error.strerror}\n  hint: check the path, its permissions and the disk"
+        )
+        return UsageError.exit_code
+    except Exception as error:
+        return _bug(error)
     return code if isinstance(code, int) else 0
+
+
+def _bug(error: Exception) -> int:
+    """Say that it is ours, with what a report needs."""
+    import traceback
+
+    _talk("".join(traceback.format_exception(error)))
+    _talk(f"image-matrix: this is a bug in image-matrix ({type(error).__name__}); please report it with the lines above")
+    return InternalError.exit_code

@@ -36,6 +36,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         (("table", "-f", "pdf"), 2, "use terminal, md or json"),
         (("table", "--cases", "coo.mm.nothing"), 2, "no case matches"),
         (("table", "--into", "/nowhere/README.md"), 2, "cannot read /nowhere/README.md"),
+        (("table", "--out", "/nowhere/x"), 2, "cannot use /nowhere/x: No such file or directory"),
+        (("render", "--out", "/proc/x"), 2, "cannot use /proc/x"),
         (("-c", "/nowhere/images.yaml", "list"), 2, "the file is not there"),
         (("matrix", IMAGE), 4, "no Docker engine answers"),
         (("matrix", "--tier", "huge", IMAGE), 2, "use quick, standard or full"),
@@ -106,6 +108,22 @@ def test_a_damaged_record_is_told_and_the_rest_shown(tmp_path: Path) -> None:
     done = run("--results", str(tmp_path), "table")
     assert "left out, cannot be read" in done.stderr
     assert "1/1" in done.stdout
+
+
+def test_a_terminal_without_our_signs_still_gets_the_table(tmp_path: Path) -> None:
+    Store(tmp_path).write_record(record(IMAGE, case("coo.mm.float32.cpu")))
+    done = run("--results", str(tmp_path), "table", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "? 1/1" in done.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_mistake() -> None:
+    command = f"{sys.executable} -m validator list | head -1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("slim-")
+    assert "Traceback" not in done.stderr
+    assert "bug" not in done.stderr
 
 
 def test_no_records_is_said(tmp_path: Path) -> None:
