@@ -19,6 +19,7 @@ import fnmatch
 import glob
 import hashlib
 import importlib.util
+import inspect
 import io
 import itertools
 import json
@@ -333,7 +334,7 @@ NO_DEVICE = r"no NVIDIA driver|no CUDA-capable device|No CUDA GPUs|No HIP GPUs"
 # A refusal is `unsupported` only when the text says so; what is not known stays `error`.
 TEXTS = [
     # Only torch's own names: an attribute missing on anything else is somebody's bug, not an absent API.
-    (r"(module|type object) '(torch[\w.]*|Tensor|Sparse\w*)' has no attribute|'(torch\.)?Tensor' object has no attribute"
+    (r"No module named 'torch[\w.]*'|(module|type object) '(torch[\w.]*|Tensor|Sparse\w*)' has no attribute|'(torch\.)?Tensor' object has no attribute"
      r"|takes (from \d+ to )?\d+ positional arguments? but|unexpected keyword argument", "absent", "api-missing"),
     (r"no kernel image is available|not compatible with the current PyTorch installation", "error", "no-gpu-code"),
     (r"cannot open shared object|undefined symbol|symbol \w+ version .* not defined", "error", "missing-library"),
@@ -362,15 +363,16 @@ TEXTS = [
         r"|original_tensor\.(device|dtype|dim|shape)|computation on \w+ is not implemented|layout .* (is )?not supported"
         r"|[Ss]parse .* (is|are) not supported|(is|are) not supported for sparse|coalesced sparse"
         r"|to_sparse_\w+ .*(not supported|unsupported)|don't support|sparse_dim|can only be (called|used)"
-        r"|requires the '\w+' tensor to be strided|Expected result to have sparse csr layout|expect self to be SparseCsr, got"
+        r"|requires the '\w+' tensor to be strided|Expected result to have sparse csr layout|layout must be SparseCsr but got|requires coalesced input|grad is incorrect layout|expects (mask|self) to be|only sparse compressed tensors with the same number|expect self to be SparseCsr, got"
         r"|transpositions between sparse and dense dimensions|can be converted to the Sparse\w+ layout"
         r"|to be of format CSR|Input type \(torch\.(cuda\.)?sparse|matrices expected, got",
         "unsupported", "no-layout",
     ),
     (r"only Tensors of floating point|Expected self to be a floating-point or complex tensor|for complex|Boolean inputs|only accepts floating", "unsupported", "no-dtype"),
-    (r"does not currently support broadcasting|operands have incompatible sizes|currently only supports|divisor \(got shape",
+    (r"does not require grad and does not have a grad_fn", "unsupported", "no-grad"),
+    (r"does not currently support broadcasting|operands have incompatible sizes|currently only support|same shape, but got tensor|dim must be non-negative|divisor \(got shape",
      "unsupported", "no-broadcast"),
-    (r"NotImplementedError|[Nn]ot (yet )?implemented|[Nn]ot supported|[Uu]nsupported|does not support|doesn't support"
+    (r"NotImplementedError|[Nn]ot (yet )?implemented|[Nn]ot (currently )?supported|[Uu]nsupported|does not support|doesn't support"
      r"|without a derivative|not differentiable|derivative for .* not",
      "unsupported", "refused"),
 ]  # fmt: skip
@@ -392,9 +394,20 @@ def classify(error: BaseException) -> "tuple[str, str]":
     if isinstance(error, Absent):
         return "absent", "api-missing"
     text = "%s: %s" % (type(error).__name__, error)
+    key = (isinstance(error, (AttributeError, TypeError, ImportError)), text)
+    if key not in CLASSIFIED:  # the same refusal comes from many cases
+        CLASSIFIED[key] = classify_text(*key)
+    return CLASSIFIED[key]
+
+
+CLASSIFIED = {}  # type: dict[tuple[bool, str], tuple[str, str]]
+
+
+def classify_text(api: bool, text: str) -> "tuple[str, str]":
+    """api: the exception is of a class that a missing API raises."""
     for pattern, outcome, kind in TEXTS:
         if re.search(pattern, text):
-            if outcome == "absent" and not isinstance(error, (AttributeError, TypeError)):
+            if outcome == "absent" and not api:
                 continue
             return outcome, kind
     return "error", "unclassified"
@@ -427,7 +440,12 @@ DENSE = {
     "z": (6, 2),
 }  # fmt: skip
 # Shapes that break things, as changes of sides; "dup", "nnz0" and "noncontig" change how an operand is stored or filled.
-SIDES = {"odd": {6: 5, 8: 7, 5: 3, 4: 3}, "one": {6: 1, 8: 1, 5: 1, 4: 1}, "empty": {6: 0}}  # type: dict[str, dict[int, int]]
+SIDES = {
+    "odd": {6: 5, 8: 7, 5: 3, 4: 3},
+    "one": {6: 1, 8: 1, 5: 1, 4: 1},
+    "empty": {6: 0},
+    "gradcheck": {8: 6, 5: 3, 4: 2},
+}  # type: dict[str, dict[int, int]]
 MASTERS = {}  # type: dict[tuple[str, str, str], Any]
 
 
@@ -685,6 +703,7 @@ class Case(NamedTuple):
 
 
 CASES = {}  # type: dict[str, Case]
+GRADCHECK = "gradcheck"  # as a case's shape: numerical against analytical gradients instead of a dense twin
 
 
 def op(
@@ -695,8 +714,10 @@ def op(
     ref: "Callable[..., Any] | None" = None,
     *,
     dtypes: "tuple[str, ...]" = ("float32",),
+    more: "tuple[str, ...]" = (),
     devices: "tuple[str, ...]" = DEVICES,
     grad: bool = False,
+    smooth: bool = True,
     shapes: "tuple[str, ...]" = ("",),
     index: "tuple[str, ...]" = ("",),
     result: str = "",
@@ -710,9 +731,10 @@ def op(
     """Declares the cases of one operation: layouts x dtypes x index dtypes x shapes x devices [x backward].
 
     operands: names of SPARSE (capitals, in the case's layout or as `B:csr`) and DENSE (small letters), space between.
-    fn: over the operands; ref: over their dense twins, by default the same expression. A name with `{layout}` in it is
+    more: dtypes that only the full tier runs. fn: over the operands; ref: over their dense twins, by default the same expression. A name with `{layout}` in it is
     an id of its own (`module.linear-{layout}-weight`). result: `same` is the case's layout.
     claim: layouts for which PyTorch's documentation says that it works, `coo:grad` when backward is included.
+    smooth: differentiable at the operands' values, and its gradient is that of the dense twin, so gradcheck applies.
     Profiles, and with `core` the quick tier, are written in at the end (assign_profiles).
     """
     names = tuple(operands.split())
@@ -725,18 +747,22 @@ def op(
             head = name.format(layout=layout)
         else:
             head = "-".join([one.partition(":")[2] or layout for one in sparse] or [layout]) + "." + name
-        for dtype, wide_index, shape, device in itertools.product(dtypes, index, shapes, devices):
+        for dtype, wide_index, shape, device in itertools.product(dtypes + more, index, shapes, devices):
             for backward in (False, True) if grad and dtype in FLOATING else (False,):
                 pieces = [head, dtype, wide_index, shape, device, "backward" if backward else ""]
                 family, _, rest = head.partition(".")
                 claimed = layout + ":grad" in claims or (layout in claims and not backward)
                 case = Case(
                     ".".join(piece for piece in pieces if piece), family, rest, dtype, wide_index, shape, device,
-                    backward, tier, since, (), "yes" if claimed else "", source, recipe,
+                    backward, "full" if dtype in more else tier, since, (), "yes" if claimed else "", source, recipe,
                 )  # fmt: skip
                 if case.id in CASES:
                     raise ValueError("case %s is declared twice" % case.id)
                 CASES[case.id] = case
+        if grad and smooth and len(sparse) < 2 and names and shapes == ("",) and index == ("",) and "cpu" in devices:
+            ident = head + ".float64." + GRADCHECK + ".cpu.backward"
+            case = Case(ident, family, rest, "float64", "", GRADCHECK, "cpu", True, "full", since, (), "", source, recipe)
+            CASES.setdefault(ident, case)
 
 
 def work(name: str, layouts: str = "coo", **options: Any) -> "Callable[[Callable[..., Any]], Callable[..., Any]]":
@@ -925,10 +951,10 @@ def malformed_blocks(kit: Kit) -> Any:
 
 
 op("create", "hybrid", "A", lambda a: a, IDENTITY, dtypes=ANY, result="coo", claim="hybrid")
-op("coalesce", "coo hybrid", "A", lambda a: a.coalesce(), IDENTITY, dtypes=ANY, shapes=("", "dup"), result="coo",
+op("coalesce", "coo hybrid", "A", lambda a: a.coalesce(), IDENTITY, dtypes=REAL, more=REST, shapes=("", "dup"), result="coo",
    claim="coo hybrid", source=TENSOR)  # fmt: skip
 op("coalesce", "coo", "A", lambda a: a.coalesce(), IDENTITY, shapes=SHAPES, result="coo", claim="coo", source=TENSOR)
-op("clone", ALL, "A", lambda a: a.clone(), IDENTITY, grad=True, result="same", dtypes=REAL)
+op("clone", ALL, "A", lambda a: a.clone(), IDENTITY, grad=True, result="same", more=("float64",))
 op("copy", EVERY, "A", lambda a: a.to(a.device, copy=True), IDENTITY, result="same")
 op("copy-into", EVERY, "A B", lambda a, b: b.copy_(a), lambda a, b: a, result="same")
 op("deepcopy", EVERY, "A", lambda a: copy.deepcopy(a), IDENTITY, result="same")
@@ -942,9 +968,9 @@ op("empty-like", ALL, "A", lambda a: torch.empty_like(a).zero_(), lambda a: 0 * 
 op("zero-inplace", ALL, "A", lambda a: a.zero_(), lambda a: 0 * a, result="same", source=TENSOR)
 op("indices", "coo", "A", lambda a: a.coalesce().indices(), lambda a: a.nonzero().t(),
    dtypes=("float32",), out="int64", result="strided", claim="coo", source=TENSOR)  # fmt: skip
-op("values", "coo", "A", lambda a: a.coalesce().values(), lambda a: a[a != 0], dtypes=REAL, result="strided", claim="coo", grad=True,
+op("values", "coo", "A", lambda a: a.coalesce().values(), lambda a: a[a != 0], more=("float64",), result="strided", claim="coo", grad=True,
    source=TENSOR)  # fmt: skip
-op("values", "csr", "A", lambda a: a.values(), lambda a: a[a != 0], dtypes=REAL, result="strided", claim="csr", grad=True,
+op("values", "csr", "A", lambda a: a.values(), lambda a: a[a != 0], more=("float64",), result="strided", claim="csr", grad=True,
    source=TENSOR)  # fmt: skip
 op("resize-as", EVERY, "A B", lambda a, b: b.resize_as_sparse_(a).zero_(), lambda a, b: 0 * a, result="same")
 op("sparse-resize", "coo", "A", lambda a: a.sparse_resize_((7, 8), 2, 0), lambda a: torch.cat([a, a[:1] * 0]), result="coo",
@@ -984,13 +1010,13 @@ def counts(kit: Kit) -> Any:
     return torch.tensor(told).to(kit.device), torch.tensor([stored_parts, 2, 0])
 
 
-@work("{layout}.to-device", EVERY, devices=("cuda",), dtypes=REAL, result="same", claim=EVERY)
+@work("{layout}.to-device", EVERY, devices=("cuda",), more=("float64",), result="same", claim=EVERY)
 @work("coo.to-device", devices=("cuda",), shapes=("dup",), result="coo", claim="coo")
 def to_device(kit: Kit) -> Any:
     return kit.sparse("A", device="cpu").to(kit.device), kit.truth("A")
 
 
-@work("{layout}.to-cpu", EVERY, devices=("cuda",), dtypes=REAL, claim=EVERY)
+@work("{layout}.to-cpu", EVERY, devices=("cuda",), more=("float64",), claim=EVERY)
 def to_cpu(kit: Kit) -> Any:
     back = kit.sparse("A").to("cpu")
     if back.device.type != "cpu" or layout_of(back) != kit.layout:
@@ -1011,7 +1037,7 @@ def is_pinned(kit: Kit) -> Any:
     return torch.tensor(float(kit.sparse("A").is_pinned())), torch.zeros(())
 
 
-@work("{layout}.pickle", EVERY, result="same", since="1.11", dtypes=REAL)
+@work("{layout}.pickle", EVERY, result="same", since="1.11", more=("float64",))
 def pickled(kit: Kit) -> Any:
     made = kit.sparse("A").coalesce() if kit.layout == "coo" else kit.sparse("A")
     back = pickle.loads(pickle.dumps(made))
@@ -1073,11 +1099,22 @@ op("to-dense-batch", COMPRESSED, "Q", lambda a: a.to_dense(), IDENTITY, result="
 op("to-dense-masked", EVERY, "A", lambda a: a.to_dense(masked_grad=True), IDENTITY, grad=True, result="strided", since="2.1")
 for TARGET in LAYOUTS:
     CONVERT = lambda a, target=TARGET: convert(a, target)  # noqa: E731
-    op("to-" + TARGET, ALL, "A", CONVERT, IDENTITY, grad=True, result=TARGET, claim=EVERY, dtypes=REAL)
+    op(
+        "to-" + TARGET,
+        ALL,
+        "A",
+        CONVERT,
+        IDENTITY,
+        grad=True,
+        smooth=TARGET not in ("bsr", "bsc"),
+        result=TARGET,
+        claim=EVERY,
+        more=("float64",),
+    )
     op("to-" + TARGET, "coo csr csc", "A", CONVERT, IDENTITY, shapes=("nnz0",), result=TARGET, claim=EVERY)
     op("to-" + TARGET, "coo csr csc", "A", CONVERT, IDENTITY, dtypes=REST, result=TARGET, tier="full", claim=EVERY)
     op("to-" + TARGET, "csr csc", "A", CONVERT, IDENTITY, index=("i32",), result=TARGET, claim=EVERY)
-    op("strided.to-%s" % TARGET, "strided", "d", CONVERT, IDENTITY, dtypes=NUMERIC + ("bool",), grad=True, result=TARGET,
+    op("strided.to-%s" % TARGET, "strided", "d", CONVERT, IDENTITY, dtypes=NUMERIC + ("bool",), grad=True, smooth=False, result=TARGET,
        claim="strided")  # fmt: skip
     op("strided.to-%s" % TARGET, "strided", "d", CONVERT, IDENTITY, shapes=("noncontig", "empty"), result=TARGET)
 op("strided.to-sparse-dim", "strided", "d", lambda d: d.to_sparse(1), IDENTITY, result="coo", claim="strided")
@@ -1142,19 +1179,27 @@ op(
     result="strided",
     claim="coo",
     source=LINALG,
-    dtypes=REAL,
+    more=("float64",),
 )
 op("mm-out", EVERY, "A x y", lambda a, x, y: torch.mm(a, x, out=y), lambda a, x, y: a @ x, result="strided")
 op("matmul", ALL, "A x", DENSE_MM, grad=True, result="strided", claim="coo csr", source=LINALG, dtypes=REAL)
 op("matmul", EVERY, "A x", DENSE_MM, dtypes=("float16", "bfloat16", "complex64", "int64"), result="strided", claim="coo csr")
-op("matmul-left", ALL, "l A", DENSE_MM, grad=True, result="strided", source=LINALG, dtypes=REAL)
-op("matmul-vector", EVERY, "A v", DENSE_MM, grad=True, result="strided", claim="coo csr", source=LINALG, dtypes=REAL)
+op("matmul-left", ALL, "l A", DENSE_MM, grad=True, result="strided", source=LINALG, more=("float64",))
+op("matmul-vector", EVERY, "A v", DENSE_MM, grad=True, result="strided", claim="coo csr", source=LINALG, more=("float64",))
 op("matmul-batch", COMPRESSED, "Q t", DENSE_MM, result="strided", since="1.12")
 op("matmul-broadcast", COMPRESSED, "A t", DENSE_MM, result="strided", since="1.12", source="pytorch#75784")
-op("mv", ALL, "A v", lambda a, v: a.mv(v), grad=True, result="strided", claim="coo csr", source=LINALG, dtypes=REAL)
+op("mv", ALL, "A v", lambda a, v: a.mv(v), grad=True, result="strided", claim="coo csr", source=LINALG, more=("float64",))
 op("mv", EVERY, "A v", lambda a, v: a.mv(v), dtypes=("float16", "bfloat16", "complex64", "int64"), result="strided",
    claim="coo csr")  # fmt: skip
-op("addmv", EVERY, "u A v", lambda u, a, v: torch.addmv(u, a, v, beta=0.5, alpha=2.0), grad=True, result="strided", dtypes=REAL)
+op(
+    "addmv",
+    EVERY,
+    "u A v",
+    lambda u, a, v: torch.addmv(u, a, v, beta=0.5, alpha=2.0),
+    grad=True,
+    result="strided",
+    more=("float64",),
+)
 op("addmm", EVERY, "y A x", lambda y, a, x: torch.addmm(y, a, x, beta=0.5, alpha=2.0), grad=True, result="strided",
    claim="coo", source=LINALG, dtypes=REAL)  # fmt: skip
 op("addmm-out", EVERY, "y A x", lambda y, a, x: torch.addmm(y, a, x, beta=0.5, alpha=2.0, out=torch.empty_like(y)),
@@ -1164,7 +1209,7 @@ op("addmm-inplace", EVERY, "y A x", lambda y, a, x: y.addmm_(a, x, beta=0.5, alp
 op("addmm-left", EVERY, "k u A", lambda k, u, a: torch.addmm(k.t()[:, :1], u.unsqueeze(0), a, beta=0.5),
    lambda k, u, a: 0.5 * k.t()[:, :1] + u.unsqueeze(0) @ a, result="strided", dtypes=("float64",))  # fmt: skip
 op("sparse-addmm", EVERY, "y A x", lambda y, a, x: torch.sparse.addmm(y, a, x, beta=0.5, alpha=2.0),
-   lambda y, a, x: 0.5 * y + 2.0 * (a @ x), grad=True, result="strided", claim="coo:grad", source=LINALG, dtypes=REAL)  # fmt: skip
+   lambda y, a, x: 0.5 * y + 2.0 * (a @ x), grad=True, result="strided", claim="coo:grad", source=LINALG, more=("float64",))  # fmt: skip
 op(
     "addmm",
     EVERY,
@@ -1181,12 +1226,12 @@ op("matmul", EVERY, "A S", DENSE_MM, grad=True, claim="coo", dtypes=REAL)
 op("mm", "csr", "A S:coo", SPARSE_MM, DENSE_MM, dtypes=REAL)
 op("mm", "coo", "A S:csr", SPARSE_MM, DENSE_MM, dtypes=REAL)
 op("mm", "csr", "A S:csc", SPARSE_MM, DENSE_MM, dtypes=REAL)
-op("bmm", "coo", "T t", lambda a, x: torch.bmm(a, x), dtypes=NUMERIC, grad=True, result="strided", claim="coo", source=LINALG)
+op("bmm", "coo", "T t", lambda a, x: torch.bmm(a, x), more=NUMERIC[1:], grad=True, result="strided", claim="coo", source=LINALG)
 op("bmm", COMPRESSED, "Q t", lambda a, x: torch.bmm(a, x), result="strided", since="1.12")
 op("bmm-out", "coo", "T t q", lambda a, x, y: torch.bmm(a, x, out=y), lambda a, x, y: a @ x, result="strided")
 op("baddbmm", COMPRESSED, "q Q t", lambda y, a, x: torch.baddbmm(y, a, x, beta=0.5), result="strided", since="1.12")
-op("smm", EVERY, "A x", lambda a, x: torch.smm(a, x), DENSE_MM, result="coo", claim="coo", source=LINALG, dtypes=REAL)
-op("hspmm", EVERY, "A x", lambda a, x: torch.hspmm(a, x), DENSE_MM, result="coo", claim="coo", source=LINALG, dtypes=REAL)
+op("smm", EVERY, "A x", lambda a, x: torch.smm(a, x), DENSE_MM, result="coo", claim="coo", source=LINALG, more=("float64",))
+op("hspmm", EVERY, "A x", lambda a, x: torch.hspmm(a, x), DENSE_MM, result="coo", claim="coo", source=LINALG, more=("float64",))
 op("hspmm-out", "coo", "A x", lambda a, x: torch.hspmm(a, x, out=torch.hspmm(a, x) * 0), DENSE_MM, result="coo")
 op("sspaddmm", EVERY, "C A n", lambda c, a, n: torch.sspaddmm(c, a, n.t().contiguous(), beta=0.5, alpha=2.0),
    lambda c, a, n: 0.5 * c + 2.0 * (a @ n.t()), result="coo", claim="coo", source=LINALG)  # fmt: skip
@@ -1194,7 +1239,7 @@ op("einsum", "coo csr", "A x", lambda a, x: torch.einsum("ij,jk->ik", a, x), DEN
 op("tensordot", "coo csr", "A x", lambda a, x: torch.tensordot(a, x, dims=1), DENSE_MM, result="strided")
 SAMPLED = lambda a, m, n: 0.5 * a + 2.0 * (m @ n) * (a != 0)  # noqa: E731
 op("sampled-addmm", EVERY, "A m n", lambda a, m, n: need("sparse", "sampled_addmm")(a, m, n, beta=0.5, alpha=2.0), SAMPLED,
-   grad=True, result="same", since="1.12", claim="csr", source=SPECIFIC, dtypes=REAL)  # fmt: skip
+   grad=True, result="same", since="1.12", claim="csr", source=SPECIFIC, more=("float64",))  # fmt: skip
 op("sampled-addmm", "csr", "A m n", lambda a, m, n: need("sparse", "sampled_addmm")(a, m, n, beta=0.5, alpha=2.0), SAMPLED,
    dtypes=("complex64", "float16", "bfloat16"), result="csr", since="1.12", claim="csr", source=SPECIFIC)  # fmt: skip
 op("sampled-addmm", "csr", "A m n", lambda a, m, n: need("sparse", "sampled_addmm")(a, m, n, beta=0.5, alpha=2.0), SAMPLED,
@@ -1216,16 +1261,16 @@ def reduced(a: Any, x: Any, reduce: str) -> Any:
 for REDUCE in ("sum", "mean", "amax", "amin"):
     op("mm-" + REDUCE, "coo csr csc", "P x", lambda a, x, reduce=REDUCE: torch.sparse.mm(a, x, reduce),
        lambda a, x, reduce=REDUCE: reduced(a, x, reduce), grad=REDUCE in ("sum", "mean"), result="strided", since="2.0",
-       claim="csr:grad", source=SPECIFIC, dtypes=REAL)  # fmt: skip
+       claim="csr:grad", source=SPECIFIC, more=("float64",))  # fmt: skip
     op("mm-" + REDUCE, "csr", "A x", lambda a, x, reduce=REDUCE: torch.sparse.mm(a, x, reduce),
        lambda a, x, reduce=REDUCE: reduced(a, x, reduce), dtypes=HALVES, result="strided", since="2.0", claim="csr", tol=4)  # fmt: skip
 op("triangular-solve", EVERY, "y L", lambda y, a: torch.triangular_solve(y, a, upper=False)[0],
    lambda y, a: torch.linalg.solve(a.tril(), y),
-   dtypes=REAL + ("complex64",), grad=True, result="strided", since="1.12", tol=10)  # fmt: skip
+   more=("float64", "complex64"), grad=True, result="strided", since="1.12", tol=10)  # fmt: skip
 op("spsolve", "csr", "L u", lambda a, u: need("sparse", "spsolve")(a, u), lambda a, u: torch.linalg.solve(a, u.unsqueeze(1))[:, 0],
-   result="strided", since="2.5", claim="csr", tol=10, source=LINALG, dtypes=REAL)  # fmt: skip
+   result="strided", since="2.5", claim="csr", tol=10, source=LINALG, more=("float64",))  # fmt: skip
 op("svd-lowrank", EVERY, "A", lambda a: torch.svd_lowrank(a, q=6)[1], lambda a: torch.linalg.svd(a)[1][:6], result="strided",
-   claim="coo csr", tol=100, source=LINALG, dtypes=REAL)  # fmt: skip
+   claim="coo csr", tol=100, source=LINALG, more=("float64",))  # fmt: skip
 op("lobpcg", EVERY, "L", lambda a: torch.lobpcg(symmetric(a), k=1)[0], lambda a: torch.linalg.eigvalsh(a @ a.t())[-1:],
    result="strided", tier="full", claim="coo csr", tol=1000, source=LINALG)  # fmt: skip
 
@@ -1254,11 +1299,11 @@ op(
 )
 op("add", "coo", "A B", lambda a, b: a + b, shapes=("dup",) + SHAPES, result="same", claim="coo", source=TENSOR)
 op("add", "csr csc", "A B", lambda a, b: a + b, shapes=SHAPES, result="same")
-op("add-same-pattern", ALL, "A", lambda a: a + a, grad=True, result="same", claim="coo", dtypes=REAL)
+op("add-same-pattern", ALL, "A", lambda a: a + a, grad=True, result="same", claim="coo", more=("float64",))
 op("add", "csr", "A B:coo", lambda a, b: a + b)
 op("add", "coo", "A B:csr", lambda a, b: a + b)
-op("sub", ALL, "A B", lambda a, b: a - b, grad=True, result="same", claim="coo", source=TENSOR, dtypes=REAL)
-op("mul", ALL, "A B", lambda a, b: a * b, grad=True, result="same", claim="coo", source=TENSOR, dtypes=REAL)
+op("sub", ALL, "A B", lambda a, b: a - b, grad=True, result="same", claim="coo", source=TENSOR, more=("float64",))
+op("mul", ALL, "A B", lambda a, b: a * b, grad=True, result="same", claim="coo", source=TENSOR, more=("float64",))
 op("mul", "coo csr", "A B", lambda a, b: a * b, dtypes=HALVES + ("complex64", "int64"), result="same", claim="coo")
 op("mul", "coo csr", "A B", lambda a, b: a * b, shapes=SHAPES, result="same", claim="coo")
 op("div", EVERY, "A P", lambda a, b: a / b, lambda a, b: a / b)
@@ -1273,7 +1318,7 @@ op("mul-out", "coo csr", "A B", lambda a, b: torch.mul(a, b, out=torch.zeros_lik
 op("mul-scalar", ALL, "A", lambda a: a * 3, dtypes=NUMERIC, grad=True, result="same", claim="coo", source=TENSOR)
 op("mul-scalar-inplace", ALL, "A", lambda a: a.mul_(3), lambda a: a * 3, result="same", claim="coo", source=TENSOR)
 op("mul-0dim", EVERY, "A", lambda a: a * torch.tensor(3.0, device=a.device, dtype=a.dtype), lambda a: a * 3, result="same")
-op("div-scalar", ALL, "A", lambda a: a / 2, grad=True, result="same", claim="coo", source=TENSOR, dtypes=REAL)
+op("div-scalar", ALL, "A", lambda a: a / 2, grad=True, result="same", claim="coo", source=TENSOR, more=("float64",))
 op("div-scalar-inplace", ALL, "A", lambda a: a.div_(2), lambda a: a / 2, result="same", claim="coo", source=TENSOR)
 op("div-0dim", EVERY, "A", lambda a: a / torch.tensor(2.0, device=a.device, dtype=a.dtype), lambda a: a / 2, result="same")
 op("div-scalar-trunc", "coo csr", "A", lambda a: torch.div(a, 2, rounding_mode="trunc"), result="same")
@@ -1289,20 +1334,38 @@ op(
 )
 op("div-trunc-out", "coo", "A", lambda a: torch.div(a, torch.tensor(2.0, device=a.device, dtype=a.dtype), rounding_mode="trunc", out=torch.zeros_like(a)),
    lambda a: torch.div(a, 2, rounding_mode="trunc"), result="same")  # fmt: skip
-op("floor-divide-scalar", "coo csr", "A", lambda a: torch.floor_divide(a, 2), lambda a: torch.floor(a / 2), result="same",
+op("floor-divide-scalar", "coo csr", "A", lambda a: torch.floor_divide(a, 2), lambda a: torch.floor_divide(a, 2), result="same",
    tier="full")  # fmt: skip
-op("floor-divide-inplace", "coo", "A", lambda a: a.floor_divide_(2), lambda a: torch.floor(a / 2), result="same", tier="full")
+op(
+    "floor-divide-inplace",
+    "coo",
+    "A",
+    lambda a: a.floor_divide_(2),
+    lambda a: torch.floor_divide(a, 2),
+    result="same",
+    tier="full",
+)
 op("floor-divide-out", "coo", "A", lambda a: torch.floor_divide(a, torch.tensor(2.0, device=a.device, dtype=a.dtype), out=torch.zeros_like(a)),
-   lambda a: torch.floor(a / 2), result="same", tier="full")  # fmt: skip
-op("pow", ALL, "A", lambda a: a**2, dtypes=REAL + ("complex64", "int64"), grad=True, result="same", claim="coo", source=TENSOR)
+   lambda a: torch.floor_divide(a, 2), result="same", tier="full")  # fmt: skip
+op(
+    "pow",
+    ALL,
+    "A",
+    lambda a: a**2,
+    more=("float64", "complex64", "int64"),
+    grad=True,
+    result="same",
+    claim="coo",
+    source=TENSOR,
+)
 op("pow-out", "coo", "A", lambda a: torch.pow(a, 2, out=torch.zeros_like(a)), lambda a: a**2, result="same")
 op("square", EVERY, "A", lambda a: a.square(), result="same", claim="coo", source=TENSOR)
 op("add-scalar", EVERY, "A", lambda a: a + 1)
 op("add-dense", ALL, "A d", lambda a, d: a + d, grad=True)
-op("dense-add", ALL, "d A", lambda d, a: d + a, dtypes=NUMERIC, grad=True, result="strided", claim="coo")
+op("dense-add", ALL, "d A", lambda d, a: d + a, more=NUMERIC[1:], grad=True, result="strided", claim="coo")
 op("dense-add-inplace", ALL, "d A", lambda d, a: d.add_(a), lambda d, a: d + a, result="strided", claim="coo")
 op("dense-sub", EVERY, "d A", lambda d, a: d - a, grad=True, result="strided")
-op("mul-dense", ALL, "A d", lambda a, d: a * d, grad=True, dtypes=REAL)
+op("mul-dense", ALL, "A d", lambda a, d: a * d, grad=True, more=("float64",))
 op("dense-mul", EVERY, "d A", lambda d, a: d * a, grad=True)
 op("mul-dense-column", "coo csr", "A k", lambda a, k: a * k, grad=True)
 op("mul-dense-row", "coo csr", "A v", lambda a, v: a * v, grad=True)
@@ -1329,7 +1392,7 @@ op("where", EVERY, "A B", lambda a, b: torch.where(torch.ones(a.shape, dtype=tor
 op("clamp", EVERY, "A", lambda a: a.clamp(min=0), dtypes=("float32",))
 
 
-@work("csr.add-keeps-index-dtype", "csr", dtypes=REAL, source="pytorch#95224")
+@work("csr.add-keeps-index-dtype", "csr", more=("float64",), source="pytorch#95224")
 def add_keeps_index(kit: Kit) -> Any:
     total = kit.sparse("A") + kit.sparse("B")
     if parts_of(total)[0].dtype != torch.int64:
@@ -1337,7 +1400,7 @@ def add_keeps_index(kit: Kit) -> Any:
     return total, kit.truth("A") + kit.truth("B")
 
 
-@work("csr.mm-expanded-values", "csr", dtypes=REAL, source="pytorch#111574")
+@work("csr.mm-expanded-values", "csr", more=("float64",), source="pytorch#111574")
 def mm_expanded(kit: Kit) -> Any:
     """Values that are one number, expanded: stride 0."""
     crow, col, values = parts_of(kit.sparse("A"))
@@ -1358,13 +1421,25 @@ DOCUMENTED = set(
     "abs asin asinh atan atanh ceil conj_physical floor log1p neg round sin sinh sign sgn signbit tan tanh trunc expm1 sqrt angle"
     " isinf isposinf isneginf isnan erf erfinv".split()
 )
+STEPS = {
+    "ceil",
+    "floor",
+    "round",
+    "trunc",
+    "sign",
+    "sgn",
+    "frac",
+    "angle",
+    "abs",
+    "relu",
+}  # a kink or jump at whole numbers or at 0
 SMALL = {"asin", "erfinv", "log1p", "sqrt", "atanh"}  # defined near zero only: the operand is scaled or squared into it
 COMPLEX_TOO = set("abs asin asinh atan expm1 log1p neg sgn sin sinh sqrt tan tanh conj_physical angle positive atanh".split())
 
 
 def prepared(name: str, a: Any) -> Any:
     """The operand, within the function's domain."""
-    if name in ("sqrt", "log1p"):
+    if name in ("sqrt", "log1p") and not a.dtype.is_complex:
         return a.abs() if a.layout == torch.strided or layout_of(a) == "coo" else scaled(a, 1.0, True)
     return scaled(a, 0.125, False) if name in SMALL else a
 
@@ -1386,12 +1461,14 @@ def elementwise(name: str, a: Any) -> Any:
 
 
 def in_place(name: str, a: Any) -> Any:
-    return method(prepared(name, a), name + "_")()
+    tensor = prepared(name, a)
+    return method(tensor.coalesce() if layout_of(tensor) == "coo" else tensor, name + "_")()
 
 
 def into(name: str, a: Any, dtype: Any = None) -> Any:
     tensor = prepared(name, a)
-    target = torch.zeros_like(tensor) if dtype is None else torch.zeros_like(tensor, dtype=dtype)
+    target = torch.zeros_like(tensor) if layout_of(tensor) == "coo" else tensor.clone()
+    target = target if dtype is None else target.to(dtype)
     return need(name)(tensor, out=target)
 
 
@@ -1407,7 +1484,7 @@ for NAME in REAL_FUNCTIONS + ["atanh"] + BOOL_FUNCTIONS:
     if GIVES:
         op(ID, "coo csr", "A", APPLY, dtypes=("float64",), **dict(FULL, **GIVES))
     else:
-        op(ID, EVERY, "A", APPLY, dtypes=("float64",), grad=True, **FULL)
+        op(ID, EVERY, "A", APPLY, dtypes=("float64",), grad=NAME not in SMALL, smooth=NAME not in STEPS, **FULL)
         op(ID, "coo csr", "A", APPLY, dtypes=HALVES, **dict(FULL, tol=16.0))
     if NAME in COMPLEX_TOO:
         op(
@@ -1424,7 +1501,7 @@ for NAME in REAL_FUNCTIONS + ["atanh"] + BOOL_FUNCTIONS:
         op(ID + "-inplace", EVERY, "A", IN_PLACE, APPLY, **dict(FULL, claim="", source=""))
     if NAME not in ("positive", "isnan", "isinf", "relu"):
         INTO = lambda a, name=NAME: into(name, a, torch.bool if name in BOOL_FUNCTIONS else None)  # noqa: E731
-        op(ID + "-out", EVERY, "A", INTO, APPLY, **dict(FULL, claim="", source="", **GIVES))
+        op(ID + "-out", "coo csr", "A", INTO, APPLY, **dict(FULL, claim="", source="", **GIVES))
 # These give something at zero: torch must refuse them, or the whole table would be in doubt.
 for NAME in ("cos", "exp", "log", "sigmoid", "reciprocal", "rsqrt", "cosh"):
     op(NAME, EVERY, "A", lambda a, name=NAME: getattr(torch, name)(a), dtypes=("float32",), tier="full")
@@ -1453,29 +1530,29 @@ def masked_softmax(a: Any, log: bool = False, dim: int = 1) -> Any:
     return torch.where(there, shifted - total.log(), zero) if log else powers / total
 
 
-op("sum", ALL, "A", lambda a: a.sum(), dtypes=NUMERIC, grad=True, result="strided")
+op("sum", ALL, "A", lambda a: a.sum(), more=NUMERIC[1:], grad=True, result="strided")
 op("sum", "coo csr", "A", lambda a: a.sum(), shapes=SHAPES, result="strided")
 op("sum", "coo", "A", lambda a: a.sum(), shapes=("dup",), result="strided")
 for DIM in (0, 1):
-    op("sum-dim%d" % DIM, ALL, "A", lambda a, dim=DIM: a.sum(dim), grad=True, dtypes=REAL)
+    op("sum-dim%d" % DIM, ALL, "A", lambda a, dim=DIM: a.sum(dim), grad=True, more=("float64",))
     op("sum-dim%d-keepdim" % DIM, EVERY, "A", lambda a, dim=DIM: a.sum(dim, keepdim=True), grad=True)
     op("sparse-sum-dim%d" % DIM, EVERY, "A", lambda a, dim=DIM: torch.sparse.sum(a, dim), lambda a, dim=DIM: a.sum(dim), grad=True,
-       claim="coo:grad", source=SPECIFIC, dtypes=REAL)  # fmt: skip
+       claim="coo:grad", source=SPECIFIC, more=("float64",))  # fmt: skip
     op("sparse-softmax-dim%d" % DIM, EVERY, "A", lambda a, dim=DIM: torch.sparse.softmax(a, dim),
-       lambda a, dim=DIM: masked_softmax(a, False, dim), grad=True, result="same", claim="coo", tol=4, source=SPECIFIC, dtypes=REAL)  # fmt: skip
+       lambda a, dim=DIM: masked_softmax(a, False, dim), grad=True, result="same", claim="coo", tol=4, source=SPECIFIC, more=("float64",))  # fmt: skip
     op("sparse-log-softmax-dim%d" % DIM, EVERY, "A", lambda a, dim=DIM: torch.sparse.log_softmax(a, dim),
        lambda a, dim=DIM: masked_softmax(a, True, dim), grad=True, result="same", claim="coo", tol=4, source=SPECIFIC)  # fmt: skip
 op("sparse-sum", ALL, "A", lambda a: torch.sparse.sum(a), lambda a: a.sum(), grad=True, result="strided", claim="coo:grad",
-   source=SPECIFIC, dtypes=REAL)  # fmt: skip
+   source=SPECIFIC, more=("float64",))  # fmt: skip
 op("sparse-sum", "coo", "A", lambda a: torch.sparse.sum(a), lambda a: a.sum(), dtypes=HALVES + ("complex64", "int64"),
    result="strided", claim="coo", source=SPECIFIC)  # fmt: skip
-op("sparse-softmax", "coo", "A", lambda a: torch.sparse.softmax(a, -1), masked_softmax, dtypes=REAL, result="same", claim="coo",
+op("sparse-softmax", "coo", "A", lambda a: torch.sparse.softmax(a, -1), masked_softmax, more=("float64",), result="same", claim="coo",
    tol=4, source="pytorch#69516")  # fmt: skip
 op("sparse-softmax-dim1", "coo", "A", lambda a: torch.sparse.softmax(a, 1), masked_softmax, dtypes=HALVES, result="same", tol=4)
 op("sparse-softmax-dim1", "coo", "A", lambda a: torch.sparse.softmax(a, 1), masked_softmax, shapes=("nnz0", "one", "odd", "dup"),
    result="same", claim="coo", tol=4, source="pytorch#82107")  # fmt: skip
 op("softmax", EVERY, "A", lambda a: torch.softmax(a, 1))
-op("norm", ALL, "A", lambda a: a.norm(), grad=True, result="strided", tol=4, dtypes=REAL)
+op("norm", ALL, "A", lambda a: a.norm(), grad=True, result="strided", tol=4, more=("float64",))
 op("norm-1", EVERY, "A", lambda a: a.norm(1), result="strided", tol=4)
 op("norm-dim", "coo csr", "A", lambda a: torch.norm(a, 2, 1), lambda a: a.norm(2, 1), tol=4)
 op("native-norm", "coo", "A", lambda a: need("native_norm")(a), lambda a: a.norm(), result="strided", tol=4)
@@ -1507,9 +1584,9 @@ def mask_of(a: Any) -> Any:
 
 # --------------------------------------------------------------------------- cases: shape and selection
 
-op("transpose", ALL, "A", lambda a: a.t(), grad=True, claim="coo", source=TENSOR, dtypes=REAL)
+op("transpose", ALL, "A", lambda a: a.t(), grad=True, claim="coo", source=TENSOR, more=("float64",))
 op("transpose-01", EVERY, "A", lambda a: a.transpose(0, 1), claim="coo", source=TENSOR)
-op("transpose-mm", EVERY, "A y", lambda a, y: a.t() @ y, grad=True, result="strided", dtypes=REAL)
+op("transpose-mm", EVERY, "A y", lambda a, y: a.t() @ y, grad=True, result="strided", more=("float64",))
 op("permute", "coo csr hybrid", "A", lambda a: a.permute(1, 0), lambda a: a.permute(1, 0), claim="coo", source=TENSOR)
 op("reshape", EVERY, "A", lambda a: a.reshape(4, 12))
 op("view", EVERY, "A", lambda a: a.view(4, 12), dtypes=("float32",))
@@ -1526,7 +1603,7 @@ op("narrow", EVERY, "A", lambda a: a.narrow(0, 1, 4), dtypes=("float32",))
 op("narrow-copy", EVERY, "A", lambda a: a.narrow_copy(0, 1, 4), lambda a: a[1:5], claim="coo", source=TENSOR)
 for DIM in (0, 1):
     op("index-select-dim%d" % DIM, ALL, "A", lambda a, dim=DIM: a.index_select(dim, torch.tensor([4, 0, 4], device=a.device)),
-       lambda a, dim=DIM: a.index_select(dim, torch.tensor([4, 0, 4])), grad=True, claim="coo", source=TENSOR, dtypes=REAL)  # fmt: skip
+       lambda a, dim=DIM: a.index_select(dim, torch.tensor([4, 0, 4])), grad=True, claim="coo", source=TENSOR, more=("float64",))  # fmt: skip
     op(
         "cat-dim%d" % DIM,
         ALL,
@@ -1535,7 +1612,7 @@ for DIM in (0, 1):
         grad=True,
         claim="coo",
         source=TENSOR,
-        dtypes=REAL,
+        more=("float64",),
     )
 op("stack", ALL, "A B", lambda a, b: torch.stack([a, b]), claim="coo")
 op(
@@ -1558,7 +1635,7 @@ op("repeat", EVERY, "A", lambda a: a.repeat(2, 1), dtypes=("float32",))
 # --------------------------------------------------------------------------- cases: autograd beyond `backward`
 
 
-@work("{layout}.edge-weights", EVERY, result="strided", tol=4, dtypes=REAL)
+@work("{layout}.edge-weights", EVERY, result="strided", tol=4, more=("float64",))
 def edge_weights(kit: Kit) -> Any:
     """Trainable weights: values -> constructor -> product -> loss; the gradient must reach the weights."""
     made = kit.sparse("A")
@@ -1644,7 +1721,7 @@ op("module.embedding-coo-weight", "coo", "A", lambda a: torch.nn.functional.embe
    lambda a: a[[4, 0, 1]])  # fmt: skip
 op("module.mse-loss-{layout}", EVERY, "A d", lambda a, d: torch.nn.functional.mse_loss(a, d), tol=4, dtypes=("float32",))
 op("module.cross-entropy-{layout}-target", EVERY, "d A", lambda d, a: torch.nn.functional.cross_entropy(d, a), tol=10,
-   dtypes=REAL)  # fmt: skip
+   more=("float64",))  # fmt: skip
 
 
 @work("module.dropout-{layout}", EVERY)
@@ -1868,7 +1945,7 @@ def two_hop(kit: Kit) -> Any:
     return torch.sparse.mm(stored_as(kit, truth), stored_as(kit, truth)), truth @ truth
 
 
-@work("work.pagerank-{layout}", "coo csr", result="strided", tol=50, dtypes=REAL)
+@work("work.pagerank-{layout}", "coo csr", result="strided", tol=50, more=("float64",))
 def pagerank(kit: Kit) -> Any:
     _, truth = graph(False)
     dense = (truth / truth.sum(1, keepdim=True).clamp(min=1)).t()
@@ -1941,7 +2018,7 @@ def adam_on_touched(parameters: Any, sparse: bool) -> Any:
     return torch.optim.SparseAdam(list(parameters), lr=0.1)
 
 
-@work("work.embedding-sgd", "coo", result="strided", tol=50, dtypes=REAL)
+@work("work.embedding-sgd", "coo", result="strided", tol=50, more=("float64",))
 def embedding_sgd(kit: Kit) -> Any:
     make = lambda p, s: torch.optim.SGD(p, lr=0.1)  # noqa: E731
     return embed_train(kit, True, make), embed_train(kit, False, make)
@@ -2016,7 +2093,7 @@ def gather_grad(kit: Kit) -> Any:
     return table.grad.to_dense(), twin.grad
 
 
-@work("work.recommender", "coo", result="strided", tol=100, dtypes=REAL)
+@work("work.recommender", "coo", result="strided", tol=100, more=("float64",))
 def recommender(kit: Kit) -> Any:
     """A bag of categories, a dense part and a small network: sparse gradients beside dense ones, two optimizers."""
 
@@ -2123,7 +2200,7 @@ def attention_sampled(kit: Kit) -> Any:
     return torch.sparse.mm(weights, kit.move(v)), dense @ v
 
 
-@work("work.attention-block", "bsr", dtypes=REAL + HALVES, result="strided", tol=50)
+@work("work.attention-block", "bsr", more=("float64",) + HALVES, result="strided", tol=50)
 def attention_block(kit: Kit) -> Any:
     """Block-sparse attention weights times values."""
     weights = kit.truth("A")
@@ -2398,7 +2475,7 @@ def assign_profiles() -> None:
                 if one in CASES:
                     case = CASES[one]
                     CASES[one] = case._replace(
-                        profiles=case.profiles + (name,), tier="quick" if name == "core" else case.tier
+                        profiles=case.profiles + (name,), tier="quick" if name == "core" else "standard" if case.tier == "full" else case.tier
                     )  # fmt: skip
 
 
@@ -2505,7 +2582,7 @@ def unlike(seen: Any, reference: Any, case: Case) -> str:
         seen, expected = seen.to(torch.complex128), expected.to(torch.complex128)
     if torch.equal(seen, expected):
         return ""
-    rtol, atol = TOLERANCE.get(case.dtype, (0.0, 0.0))
+    rtol, atol = TOLERANCE.get(case.dtype, TOLERANCE["float32"] if case.recipe.out == "any" else (0.0, 0.0))
     gap = (seen - expected).abs()
     fine = (gap <= case.recipe.tol * (atol + rtol * expected.abs())) | (seen == expected)
     fine = fine | ((seen != seen) & (expected != expected))
@@ -2614,12 +2691,39 @@ def operands_of(case: Case, device: Any) -> "tuple[list[Any], list[Any]]":
     return operands, twins
 
 
+def gradcheck(case: Case, device: Any) -> "tuple[str, str, str]":
+    """torch's own comparison of analytical and numerical gradients, over the stored elements of sparse operands."""
+    check = torch.autograd.gradcheck
+    known = inspect.signature(check).parameters
+    # A sparse operand's gradient may be cut to its pattern (masked) or whole: torch has both, and both are right.
+    ways = [{"masked": True}, {"masked": False}] if "masked" in known else [{"check_sparse_nnz": True}]  # type: list[dict[str, Any]]
+
+    def strided(*operands: Any) -> Any:
+        result = case.recipe.fn(*operands)
+        return result if layout_of(result) == "strided" else result.to_dense()
+
+    first = None  # type: RuntimeError | None
+    for way in ways:
+        try:
+            check(strided, tuple(operands_of(case, device)[0]), **way)
+            return "pass", "", ""
+        except RuntimeError as error:
+            first = first or error
+    if first is not None and "Jacobian mismatch" not in str(first):
+        raise first
+    return "wrong", "gradient", "gradcheck: " + " ".join(str(first).split())[:300]
+
+
 def run_case(case: Case, device: Any) -> "dict[str, Any]":
     """Runs one case here and now; never raises. device: where it really runs (differs from the id when injected)."""
     started = time.perf_counter()
     data = {}  # type: dict[str, Any]
     stage = "operands: "
     try:
+        if case.shape == GRADCHECK:
+            stage = ""
+            outcome, kind, detail = gradcheck(case, device)
+            return outcome_of(case, started, outcome, kind, detail, data)
         if case.recipe.operands:
             operands, twins = operands_of(case, device)
             stage = ""
@@ -2651,11 +2755,118 @@ def run_case(case: Case, device: Any) -> "dict[str, Any]":
     except Exception as error:
         outcome, kind = classify(error)
         detail = stage + first_line(error)
+    return outcome_of(case, started, outcome, kind, detail, data)
+
+
+def outcome_of(case: Case, started: float, outcome: str, kind: str, detail: str, data: "dict[str, Any]") -> "dict[str, Any]":
+    """A case's result as it is sent, without what is empty."""
     result = {"id": case.id, "outcome": outcome, "duration_ms": round((time.perf_counter() - started) * 1e3, 3)}
-    for key, value in (("kind", kind), ("detail", detail), ("data", data)):
-        if value:
-            result[key] = value
+    result.update({key: value for key, value in (("kind", kind), ("detail", detail), ("data", data)) if value})
     return result
+
+
+# --------------------------------------------------------------------------- declared: which kernels a case needs
+
+# Dispatch keys under which torch registers kernels for the layouts, without their device.
+KEYS = {"coo": "Sparse", "csr": "SparseCsr", "csc": "SparseCsr", "bsr": "SparseCsr", "bsc": "SparseCsr"}
+
+
+def tensors_in(value: Any) -> "list[Any]":
+    """Every tensor in arguments or results, also within lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [one for item in value for one in tensors_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def tracer(seen: "list[tuple[str, str]]") -> Any:
+    """A TorchDispatchMode that notes (operator, `Sparse` or `SparseCsr`) of calls with a sparse tensor. Raises Absent."""
+    try:
+        base = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+    except (ImportError, AttributeError) as error:
+        raise Absent("TorchDispatchMode") from error
+
+    class Tracer(base):  # type: ignore[misc,valid-type]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            name = func._schema.name + ("." + func._schema.overload_name if func._schema.overload_name else "")
+            layouts = {layout_of(one) for one in tensors_in([args, kwargs])}
+            layouts |= {str(kwargs["layout"]).replace("torch.sparse_", "")} if kwargs.get("layout") else set()
+            for key in sorted({KEYS[one] for one in layouts if one in KEYS}):
+                seen.append((name, key))
+            return func(*args, **kwargs)
+
+    return Tracer()
+
+
+def names_called(run: "Callable[[], None]") -> "list[tuple[str, str]]":
+    """For torch that has no dispatch mode: operators from the profiler that have a sparse CPU kernel in this build."""
+    with torch.autograd.profiler.profile() as profile:
+        attempt(run)
+    found = []
+    for name in dict.fromkeys(event.name for event in profile.function_events if event.name.startswith("aten::")):
+        for schema in attempt(lambda name=name: torch._C._jit_get_schemas_for_operator(name), []):
+            full = name + ("." + schema.overload_name if schema.overload_name else "")
+            found += [(full, key) for key in ("Sparse", "SparseCsr") if has_kernel(full, key + "CPU")]
+    return found
+
+
+def has_kernel(operator: str, key: str) -> bool:
+    """Whether this build has a kernel for the dispatch key, its own or a composite one. Nothing is run, no GPU is needed."""
+    if (operator, key) not in REGISTERED:
+        computed = getattr(torch._C, "_dispatch_has_computed_kernel_for_dispatch_key", None)
+        direct = getattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
+        if computed or direct:
+            REGISTERED[operator, key] = any(
+                attempt(lambda ask=ask: ask(operator, key), False) for ask in (direct, computed) if ask
+            )
+        else:
+            text = attempt(lambda: torch._C._dispatch_dump(operator), "") or ""
+            REGISTERED[operator, key] = bool(re.search(r"^%s: " % key, text, re.M))
+    return REGISTERED[operator, key]
+
+
+REGISTERED = {}  # type: dict[tuple[str, str], bool]
+
+
+def run_for_trace(case: Case) -> None:
+    """The case's own calls on the CPU, forward and backward, without comparing anything."""
+    device = torch.device("cpu")
+    if not case.recipe.operands:
+        case.recipe.fn(Kit(case, device))
+        return
+    result = case.recipe.fn(*operands_of(case, device)[0])
+    if case.backward:
+        loss_of(result if layout_of(result) == "strided" else result.to_dense(), "strided").backward()
+
+
+def needs_of(case: Case) -> "tuple[list[tuple[str, str]], str]":
+    """(operators with their sparse keys that the case calls on the CPU, why the trace is not whole or "")."""
+    seen = []  # type: list[tuple[str, str]]
+    try:
+        mode = tracer(seen)
+    except Absent:
+        return names_called(lambda: run_for_trace(case)), attempt(
+            lambda: run_for_trace(case) or "", "the CPU trace was cut short"
+        )
+    try:
+        with mode:
+            run_for_trace(case)
+    except Exception as error:
+        return seen, first_line(error)
+    return seen, ""
+
+
+def declare(case: Case, device: str) -> "tuple[str, str]":
+    """(`yes`, `no` or `unknown`, the operator without kernel or why it is not known) for a case on a device."""
+    needs, cut = needs_of(case)
+    for operator, key in dict.fromkeys(needs):
+        if not has_kernel(operator, key + device.upper()):
+            return "no", "%s (%s)" % (operator, key + device.upper())
+    if cut or not needs:
+        return "unknown", cut or "no operator with a sparse argument was seen"
+    return "yes", ""
 
 
 # --------------------------------------------------------------------------- workers
@@ -2835,31 +3046,117 @@ class Session:
         detail = "no answer after %g s" % limit if what == "late" else "worker died: %s" % value
         return {"state": "timeout" if what == "late" else "crash", "detail": detail}
 
-    def cases_on(self, device: str, cases: "list[Case]", kind: str, reason: str) -> None:
-        """All cases of one device, after its controls; with a reason (and its kind) none of them runs."""
-        if not kind and self.control("control.dense." + device) != "pass":
-            kind = "control-failed"
-            reason = "the dense control on %s did not pass, so no sparse result could be believed" % device
-        if kind:
-            for case in cases:
-                self.report("case", id=case.id, outcome="not-run", kind=kind, detail=reason)
-            return
-        limit = self.options["case_timeout"]
-        self.run(cases, limit, lambda result: self.report("case", **result))
+    def believable(self, device: str) -> "tuple[str, str]":
+        """Runs the dense control: ("", "") when it passes, else the kind and the reason why no case runs."""
+        if self.control("control.dense." + device) == "pass":
+            return "", ""
+        return "control-failed", "the dense control on %s did not pass, so no sparse result could be believed" % device
+
+    def controls(self, device: str) -> None:
+        """The negative controls of a device, after its cases."""
         for name, entry in CONTROLS.items():
             somewhere = entry.expected != "fallback" or self.device(device).type != "cpu"  # nothing falls from the CPU
             if entry.device == device and entry.expected not in ("pass", "timeout") and somewhere:
                 self.control(name)
+
+    def parts(self, device: str, cases: "list[Case]") -> "list[list[Case]]":
+        """Cases for as many lanes as there are cores; on a GPU one lane. An operation's cases stay together."""
+        lanes = self.options["lanes"] or min(4, attempt(lambda: len(os.sched_getaffinity(0)), 1))
+        groups = {}  # type: dict[tuple[str, str], list[Case]]
+        for case in cases:
+            groups.setdefault((case.layout, case.op), []).append(case)
+        parts = [[] for _ in range(1 if device == "cuda" else lanes)]  # type: list[list[Case]]
+        for group in groups.values():
+            min(parts, key=len).extend(group)
+        return [part for part in parts if part]
+
+    def lane(self, work: "Callable[[Session], None]") -> Child:
+        """A process that does its share beside other lanes, with workers of its own; it sends frames."""
+        return Child(lambda send: work(Session(self.options, send)))
+
+    def lanes(self, device: str, cases: "list[Case]", kind: str, reason: str) -> "list[Child]":
+        """Starts the lanes that bring an outcome for each case of a device."""
+        if kind:
+            return [self.lane(lambda session: session.not_run(cases, kind, reason))]
+        return [self.lane(lambda session, part=part: session.run_all(part)) for part in self.parts(device, cases)]  # type: ignore[misc]
+
+    def run_all(self, cases: "list[Case]") -> None:
+        self.run(cases, self.options["case_timeout"], lambda result: self.report("case", **result))
+
+    def declare(self, cases: "list[Case]", tell: "Callable[[Case, str, str], None]") -> None:
+        """Whether this build has the kernels that cases need; one trace serves all dtypes of an operation."""
+        groups = {}  # type: dict[tuple[Any, ...], list[Case]]
+        for case in cases:
+            if case.layout in SEMI.split() or case.tier == "full":
+                tell(case, "unknown", "not traced: " + ("it needs a GPU to start" if case.tier != "full" else "tier full"))
+                continue
+            key = (case.layout, case.op, case.index, case.shape, case.backward, case.dtype in COMPLEX, case.device)
+            groups.setdefault(key, []).append(case)
+        left = list(groups.values())
+
+        def body(send: "Callable[[Any], None]") -> None:
+            warnings.simplefilter("ignore")
+            torch.set_num_threads(1)
+            for group in left:
+                send(declare(group[0], group[0].device))
+
+        while left:
+            child = Child(body)
+            while left:
+                what, value = child.receive(time.monotonic() + self.options["case_timeout"])
+                ended = "the trace did not come to an end" if what == "late" else "the trace died: %s" % value
+                known, missing = value if what == "value" else ("unknown", ended)
+                for case in left.pop(0):
+                    tell(case, known, missing)
+                if what != "value":
+                    break
+            child.kill()
+
+    def not_run(self, cases: "list[Case]", kind: str, reason: str) -> None:
+        """Reports cases that cannot run here, with what this build declares for them where that can be asked."""
+
+        def tell(case: Case, known: str = "", missing: str = "") -> None:
+            said = {key: value for key, value in (("declared", known), ("missing", missing)) if value}
+            self.report("case", id=case.id, outcome="not-run", kind=kind, detail=reason, **said)
+
+        if kind in ("cpu-build", "control-failed"):
+            for case in cases:
+                tell(case)
+        else:
+            self.declare(cases, tell)
+
+    def relay(self, lanes: "list[Child]") -> None:
+        """Sends on what lanes send until all have ended. Every wait in a lane has a deadline, so this ends."""
+        while lanes:
+            ready = [one for one in lanes if b"\n" in one.buffer]
+            if not ready:
+                readable = select.select([one.fd for one in lanes], [], [])[0]
+                ready = [one for one in lanes if one.fd in readable]
+            for one in ready:
+                what, value = one.receive(time.monotonic() + 60.0)
+                if what == "value":
+                    self.send(value)
+                    continue
+                lanes.remove(one)
+                if what != "end" or value:
+                    raise RuntimeError("a lane of cases was lost: %s" % (value or what))
 
     def all(self, cases: "list[Case]") -> None:
         """The whole run, in the order in which things are known."""
         asleep = self.worker([CONTROLS["control.timeout.cpu"].case])  # waits while others work
         if "torch" in self.options["facts"]:
             self.report("facts", data={"torch": dict(first_torch_facts(), **self.ask(torch_facts, 60.0))})
-        if "cpu" in self.options["devices"]:
-            self.cases_on("cpu", [case for case in cases if case.device == "cpu"], "", "")
-        if "cuda" in self.options["devices"]:
-            self.cases_on("cuda", [case for case in cases if case.device == "cuda"], *self.no_cuda())
+        there = {device: [case for case in cases if case.device == device] for device in self.options["devices"]}
+        why = self.no_cuda() if "cuda" in there else ("", "")
+        started = self.lanes("cuda", there["cuda"], *why) if "cuda" in there and why[0] else []  # only traces: no GPU
+        if "cpu" in there:
+            started += self.lanes("cpu", there["cpu"], *self.believable("cpu"))
+        self.relay(started)
+        if "cpu" in there:
+            self.controls("cpu")
+        if "cuda" in there and not why[0]:
+            self.relay(self.lanes("cuda", there["cuda"], *self.believable("cuda")))
+            self.controls("cuda")
         self.control("control.timeout.cpu", asleep)
 
     def no_cuda(self) -> "tuple[str, str]":
@@ -2895,7 +3192,7 @@ def serve(options: "dict[str, Any]", cases: "list[Case]", send: "Callable[[Any],
 
 DEFAULTS = {
     "cases": ["*"], "devices": ["cpu", "cuda"], "tier": "standard", "case_timeout": 20.0, "import_timeout": 180.0,
-    "threads": 1, "device_map": {}, "facts": ["torch"],
+    "threads": 1, "lanes": 0, "device_map": {}, "facts": ["torch"],
 }  # type: dict[str, Any]  # fmt: skip
 
 
