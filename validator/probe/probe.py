@@ -32,6 +32,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -1001,6 +1002,18 @@ def randn_like(kit: Kit) -> Any:
     return made, torch.where(kit.stored("A"), dense, torch.zeros_like(dense))
 
 
+@work("{layout}.normal-inplace", COMPRESSED, result="same")
+def normal_in_place(kit: Kit) -> Any:
+    made = kit.sparse("A").normal_(5.0, 0.1)
+    dense = densify(made)
+    return made, torch.where(kit.stored("A") & (dense > 0), dense, torch.zeros_like(dense))
+
+
+@work("coo.zeros-out", result="coo")
+def zeros_out(kit: Kit) -> Any:
+    return torch.zeros((6, 8), out=kit.sparse("A")), 0 * kit.truth("A")
+
+
 @work("{layout}.counts", EVERY, dtypes=("float32",), out="int64")
 def counts(kit: Kit) -> Any:
     """nnz, sparse_dim and dense_dim as torch tells them."""
@@ -1218,6 +1231,8 @@ op(
     lambda c, a, s: 0.5 * c + 2.0 * (a @ s),
     dtypes=REAL,
 )
+op("addmv-out", COMPRESSED, "u A v", lambda u, a, v: torch.addmv(u, a, v, out=torch.empty_like(u)),
+   lambda u, a, v: u + a @ v, result="strided")  # fmt: skip
 op("addmm-dense", EVERY, "m A S", lambda m, a, s: torch.addmm(m, a, s, beta=0.5, alpha=2.0), result="strided")
 op("mm", EVERY, "A S", SPARSE_MM, DENSE_MM, grad=True, claim="coo", source=SPECIFIC, dtypes=REAL)
 op("mm", "csr csc", "A S", SPARSE_MM, DENSE_MM, index=("i32",), source=SPECIFIC)
@@ -1267,6 +1282,9 @@ for REDUCE in ("sum", "mean", "amax", "amin"):
 op("triangular-solve", EVERY, "y L", lambda y, a: torch.triangular_solve(y, a, upper=False)[0],
    lambda y, a: torch.linalg.solve(a.tril(), y),
    more=("float64", "complex64"), grad=True, result="strided", since="1.12", tol=10)  # fmt: skip
+op("triangular-solve-out", "csr bsr", "y L",
+   lambda y, a: torch.triangular_solve(y, a, upper=False, out=(torch.empty_like(y), torch.empty(0, dtype=y.dtype, device=y.device)))[0],
+   lambda y, a: torch.linalg.solve(a.tril(), y), result="strided", since="1.12", tol=10)  # fmt: skip
 op("spsolve", "csr", "L u", lambda a, u: need("sparse", "spsolve")(a, u), lambda a, u: torch.linalg.solve(a, u.unsqueeze(1))[:, 0],
    result="strided", since="2.5", claim="csr", tol=10, source=LINALG, more=("float64",))  # fmt: skip
 op("svd-lowrank", EVERY, "A", lambda a: torch.svd_lowrank(a, q=6)[1], lambda a: torch.linalg.svd(a)[1][:6], result="strided",
@@ -2502,10 +2520,12 @@ class Control(NamedTuple):
 CONTROLS = {}  # type: dict[str, Control]
 
 
-def control(name: str, expected: str, devices: "tuple[str, ...]") -> "Callable[[Callable[..., Any]], None]":
+def control(name: str, expected: str, devices: "tuple[str, ...]", operands: str = "") -> "Callable[[Callable[..., Any]], None]":
+    """Declares a control; with operands its function gets them, and is compared with their product."""
+
     def register(fn: "Callable[..., Any]") -> None:
         for device in devices:
-            recipe = Recipe(fn, fn, (), "coo", "", "", 1.0)
+            recipe = Recipe(fn, DENSE_MM, tuple(operands.split()), "coo", "", "", 1.0)
             name_here = "control.%s.%s" % (name, device)
             CONTROLS[name_here] = Control(expected, device, Case(
                 name_here, "coo", name, "float32", "", "", device, False, "quick", "", (), "", "", recipe))  # fmt: skip
@@ -2534,6 +2554,11 @@ def control_unsupported(kit: Kit) -> Any:
 def control_fallback(kit: Kit) -> Any:
     moved = torch.sparse.mm(kit.sparse("A").to("cpu"), kit.dense("x").to("cpu"))
     return moved, kit.truth("A") @ kit.truth("x")
+
+
+@control("detour", "fallback", ("cuda",), "A x")
+def control_detour(a: Any, x: Any) -> Any:
+    return torch.sparse.mm(a.to("cpu"), x.to("cpu")).to(a.device)  # the result is where it should be, the work was not
 
 
 @control("crash", "crash", ("cpu",))
@@ -2714,8 +2739,11 @@ def gradcheck(case: Case, device: Any) -> "tuple[str, str, str]":
     return "wrong", "gradient", "gradcheck: " + " ".join(str(first).split())[:300]
 
 
-def run_case(case: Case, device: Any) -> "dict[str, Any]":
-    """Runs one case here and now; never raises. device: where it really runs (differs from the id when injected)."""
+def run_case(case: Case, device: Any, see_kernels: bool = False) -> "dict[str, Any]":
+    """Runs one case here and now; never raises. device: where it really runs (differs from the id when injected).
+
+    see_kernels: run what passed a second time under the profiler, to see that the GPU did the work.
+    """
     started = time.perf_counter()
     data = {}  # type: dict[str, Any]
     stage = "operands: "
@@ -2750,6 +2778,11 @@ def run_case(case: Case, device: Any) -> "dict[str, Any]":
             outcome, kind, detail, data["gradients"] = grads_differ(case, operands, twins, device)
         elif outcome == "pass" and isinstance(actual, torch.Tensor) and not case.recipe.result:
             data["layout"] = layout_of(actual)
+        if outcome == "pass" and see_kernels:
+            stage = "under the profiler: "
+            problem, data["gpu"] = watched(case, device)
+            if problem:
+                outcome, kind, detail = "fallback", "cpu-detour", problem
     except Broken as error:
         outcome, kind, detail = "wrong", "structure", str(error)
     except Exception as error:
@@ -2763,6 +2796,78 @@ def outcome_of(case: Case, started: float, outcome: str, kind: str, detail: str,
     result = {"id": case.id, "outcome": outcome, "duration_ms": round((time.perf_counter() - started) * 1e3, 3)}
     result.update({key: value for key, value in (("kind", kind), ("detail", detail), ("data", data)) if value})
     return result
+
+
+# --------------------------------------------------------------------------- evidence: did the GPU do the work?
+
+# A read-back of a count is normal (cuSPARSE asks for the number of elements); a whole operand is not.
+DETOUR_BYTES = 32
+
+
+def gpu_events(trace: "dict[str, Any]") -> "list[tuple[str, int]]":
+    """(name, bytes copied or 0) of what ran on the GPU, in order of time, from a trace in Chrome's format as torch's
+    profiler exports it; memory sets are left out."""
+    found = []
+    for event in trace.get("traceEvents", []):
+        kind = str(event.get("cat", "")).lower()
+        if event.get("ph") == "X" and kind in ("kernel", "gpu_memcpy", "memcpy"):
+            size = event.get("args", {}).get("bytes", 0) if "memcpy" in kind else 0
+            found.append((event.get("ts", 0), str(event.get("name", "")), int(size)))
+    return [(name, size) for _, name, size in sorted(found)]
+
+
+def judge_events(events: "list[tuple[str, int]]", works: bool) -> "tuple[str, dict[str, Any]]":
+    """(`fallback` reason or "", evidence) from what the GPU did for a case. works: whether it must compute anything."""
+    kernels = [name for name, size in events if not name.startswith("Memcpy")]
+    evidence = {"kernels": len(kernels), "names": list(dict.fromkeys(kernels))[:3]}  # type: dict[str, Any]
+    left = 0
+    for name, size in events:
+        if name.startswith("Memcpy DtoH") and size >= DETOUR_BYTES:
+            left = size
+        elif name.startswith("Memcpy HtoD") and size >= DETOUR_BYTES and left:
+            return "%d bytes went to the CPU and %d came back: the work was done there" % (left, size), evidence
+    if works and not kernels:
+        return "no kernel ran on the GPU", evidence
+    return "", evidence
+
+
+def profiled(run: "Callable[[], None]") -> "list[tuple[str, int]]":
+    """What the GPU did while `run` ran. Empty where the profiler cannot see the GPU (no CUPTI in this container)."""
+    activities = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activities.CPU, activities.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        profile.export_chrome_trace(path)
+        with open(path) as stream:
+            return gpu_events(json.load(stream))
+
+
+# Operations that only change what describes a tensor: nothing has to run for them.
+NO_KERNEL = re.compile(
+    r"(create|to-|copy|clone|detach|transpose|permute|unsqueeze|indices|values|counts|requires-grad|contiguous|view|select|element|pin|zeros|resize|sparse-resize)"
+)
+
+
+def watched(case: Case, device: Any) -> "tuple[str, dict[str, Any]]":
+    """Runs a case that passed once more under the profiler: (`fallback` reason or "", evidence)."""
+    if not case.recipe.operands:
+        events = profiled(lambda: case.recipe.fn(Kit(case, device)))
+        return "", judge_events([event for event in events if not event[0].startswith("Memcpy")], False)[1]
+    operands = operands_of(case, device)[0]
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+
+    def run() -> None:
+        result = case.recipe.fn(*operands)
+        if case.backward:
+            loss_of(result if layout_of(result) == "strided" else result.to_dense(), "strided").backward()
+
+    problem, evidence = judge_events(profiled(run), not NO_KERNEL.match(case.op) or case.backward)
+    evidence["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+    return problem, evidence
 
 
 # --------------------------------------------------------------------------- declared: which kernels a case needs
@@ -2869,6 +2974,280 @@ def declare(case: Case, device: str) -> "tuple[str, str]":
     return "yes", ""
 
 
+# --------------------------------------------------------------------------- coverage: which kernels of torch no case reaches
+
+SPARSE_KEYS = ("SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA")
+# Kernels of torch 2.13 without a case, and why; a test in an image compares this with what is registered there.
+UNCOVERED = {
+    "aten::_dimI": "an older private name of sparse_dim, which {layout}.counts calls",
+    "aten::_dimV": "an older private name of dense_dim, which {layout}.counts calls",
+    "aten::_pin_memory": "needs a GPU: the cases {layout}.pin-memory.float32.cuda",
+    "aten::_sparse_coo_tensor_with_dims": "called inside torch.sparse_coo_tensor(size), as coo.create-empty does",
+    "aten::copy_sparse_to_sparse_": "called inside copy_, as coo.copy-into does",
+    "aten::baddbmm.out": "CUDA only, reached through aten::baddbmm by csr.baddbmm.float32.cuda",
+    "aten::mul_.Scalar": "Python's mul_(number) arrives as mul_.Tensor, in {layout}.mul-scalar-inplace",
+    "aten::threshold_backward.grad_input": "the out= form of a gradient formula; {layout}.relu backward calls the plain form",
+}  # type: dict[str, str]
+
+
+def registered() -> "dict[str, list[str]]":
+    """operator -> dispatch keys of SPARSE_KEYS under which this build registers a kernel of its own. Raises Absent."""
+    ask = getattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
+    if ask is None:
+        raise Absent("torch._C._dispatch_get_registrations_for_dispatch_key")
+    found = {}  # type: dict[str, list[str]]
+    for key in SPARSE_KEYS:
+        for operator in ask(key):
+            found.setdefault(operator, []).append(key)
+    return found
+
+
+def coverage() -> "list[dict[str, Any]]":
+    """Every registered sparse kernel with the cases that call it, found by tracing all CPU cases; in a process of its own."""
+    cases = [case for case in CASES.values() if case.device == "cpu" and case.shape != GRADCHECK and "malformed" not in case.op]
+    reached = {}  # type: dict[str, list[str]]
+
+    def body(send: "Callable[[Any], None]") -> None:
+        warnings.simplefilter("ignore")
+        for case in cases:
+            send([case.id, sorted({operator for operator, _ in needs_of(case)[0]})])
+
+    left = list(cases)
+    while left:
+        child = Child(lambda send: body(send))
+        while left:
+            what, value = child.receive(time.monotonic() + 60.0)
+            if what != "value":
+                break
+            left.pop(0)
+            for operator in value[1]:
+                reached.setdefault(operator, []).append(value[0])
+        child.kill()
+        cases = left = left[1:]
+    return [
+        {"operator": operator, "keys": keys, "cases": len(reached.get(operator, [])), "first": reached.get(operator, [""])[0],
+         "reason": UNCOVERED.get(operator, "")}
+        for operator, keys in sorted(registered().items())
+    ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------- oracle: torch's own list of what is supported
+
+FLAGS = {
+    "coo": "supports_sparse", "csr": "supports_sparse_csr", "csc": "supports_sparse_csc", "bsr": "supports_sparse_bsr",
+    "bsc": "supports_sparse_bsc",
+}  # fmt: skip
+
+
+def opinfos() -> "list[Any]":
+    """torch's OpInfo database. It wants numpy, and expecttest, of which only a class is used. Raises Absent."""
+    try:
+        importlib.import_module("expecttest")
+    except ImportError:
+        stub = type(sys)("expecttest")
+        stub.TestCase = importlib.import_module("unittest").TestCase  # type: ignore[attr-defined]
+        sys.modules["expecttest"] = stub
+    try:
+        return list(importlib.import_module("torch.testing._internal.common_methods_invocations").op_db)
+    except ImportError as error:
+        raise Absent("the OpInfo database: %s" % error) from error
+
+
+def sampled(info: Any, layout: str) -> str:
+    """What torch's own dense samples give through this layout: pass | wrong | the kind of refusal | no-sample."""
+    for sample in info.sample_inputs(torch.device("cpu"), torch.float32):
+        dense = sample.input
+        if not isinstance(dense, torch.Tensor) or dense.dim() != 2 or min(dense.shape) < 2:
+            continue
+        dense = dense.detach()[: dense.shape[0] // 2 * 2, : dense.shape[1] // 2 * 2].clone()
+        dense[::2] = 0
+        parts = components(dense, layout, "")
+        make = torch.sparse_coo_tensor if layout == "coo" else constructor(layout)
+        try:
+            seen = info.op(make(*parts, tuple(dense.shape)), *sample.args, **sample.kwargs)
+            same = torch.allclose(densify(seen), wide(info.op(dense, *sample.args, **sample.kwargs)), equal_nan=True, rtol=1e-4)
+            return "pass" if same else "wrong"
+        except Exception as error:
+            return classify(error)[0]
+    return "no-sample"
+
+
+def oracle() -> "list[dict[str, Any]]":
+    """Where our outcome, torch's flag and torch's samples do not say the same of an operation on a layout."""
+    warnings.simplefilter("ignore")
+    rows = []
+    for info in opinfos():
+        if info.variant_test_name:
+            continue
+        for layout, flag in FLAGS.items():
+            case = CASES.get("%s.%s.float32.cpu" % (layout, info.name.replace("_", "-")))
+            if case is None or not hasattr(info, flag):
+                continue
+            ours, theirs = run_case(case, torch.device("cpu"))["outcome"], sampled(info, layout)
+            claimed = bool(getattr(info, flag))
+            # No flag means that this database does not test it (it has other tests), not that torch lacks it.
+            kind = (
+                "flag" if claimed and ours != "pass" else
+                "samples" if theirs != "no-sample" and theirs != ours else
+                "no-flag" if ours == "pass" and not claimed else ""
+            )  # fmt: skip
+            rows.append({"op": info.name, "layout": layout, "ours": ours, "flag": claimed, "samples": theirs, "differs": kind})
+    return rows
+
+
+# --------------------------------------------------------------------------- speed: sparse against dense on one device
+
+DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
+
+
+def clock(run: "Callable[[], Any]", device: Any, seconds: float = 0.15, least: int = 5) -> "list[float]":
+    """Seconds of single calls, after a warm-up, each with the device idle before and after."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    for _ in range(3):
+        run()
+    wait()
+    times = []  # type: list[float]
+    until = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < until:
+        start = time.perf_counter()
+        run()
+        wait()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def spread(times: "list[float]") -> "dict[str, Any]":
+    """Median and quartiles in milliseconds, and how many runs they are of."""
+    ordered = sorted(times)
+    at = lambda share: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3, 4)  # noqa: E731
+    return {"median_ms": at(0.5), "low_ms": at(0.25), "high_ms": at(0.75), "runs": len(times)}
+
+
+def stored_bytes(tensor: Any) -> int:
+    places = [tensor] if layout_of(tensor) == "strided" else parts_of(tensor)
+    return sum(part.numel() * part.element_size() for part in places)
+
+
+def measured(run: "Callable[[], Any]", device: Any) -> "dict[str, Any]":
+    """Times of `run`, and on CUDA the most memory it asked for beyond what was there."""
+    result = spread(clock(run, device))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        result["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+    return result
+
+
+def crossover(points: "list[tuple[float, float]]") -> "float | None":
+    """The density at which sparse and dense take the same time, between two measured ones on a logarithmic scale; None when
+    sparse never wins. points: (density, sparse time / dense time), densest first."""
+    before = None  # type: tuple[float, float] | None
+    for density, ratio in points:
+        if ratio <= 1.0:
+            if before is None:
+                return density
+            share = (before[1] - 1.0) / (before[1] - ratio)
+            return float(before[0] * (density / before[0]) ** share)
+        before = (density, ratio)
+    return None
+
+
+def bench(device_name: str, side: int = 1024, width: int = 64) -> "list[dict[str, Any]]":
+    """A pruned weight (side x side) times a batch (side x width), per layout and dtype over densities; block layouts have
+    16 x 16 blocks. Conversion is timed apart. Also one graph product against index_add, and 2:4 on CUDA."""
+    device, rows = torch.device(device_name), []  # type: Any, list[dict[str, Any]]
+    torch.manual_seed(0)
+    warnings.simplefilter("ignore")
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        kind = getattr(torch, dtype)
+        x = torch.randn(side, width).to(device, kind)
+        for layout in LAYOUTS:
+            points = []  # type: list[tuple[float, float]]
+            for density in DENSITIES:
+                step = 16 if layout in ("bsr", "bsc") else 1
+                keep = torch.rand(side // step, side // step) < density
+                keep = keep.repeat_interleave(step, 0).repeat_interleave(step, 1)
+                weight = (torch.randn(side, side) * keep).to(device, kind)
+                row = {"what": "pruned weight %dx%d @ %dx%d" % (side, side, side, width), "device": device_name, "dtype": dtype,
+                       "layout": layout, "density": density}  # type: dict[str, Any]  # fmt: skip
+                rows.append(row)
+                try:
+                    change = (
+                        (lambda w=weight, s=step: w.to_sparse())
+                        if layout == "coo"
+                        # type: ignore[misc]
+                        else (lambda w=weight, s=step, n=layout: getattr(w, "to_sparse_" + n)(*([(s, s)] if s > 1 else [])))
+                    )
+                    sparse = change()
+                    row["conversion"] = spread(clock(change, device, 0.02, 3))
+                    row["sparse"] = measured(lambda s=sparse, x=x: s @ x, device)  # type: ignore[misc]
+                    row["dense"] = measured(lambda w=weight, x=x: w @ x, device)  # type: ignore[misc]
+                    row["ratio"] = round(row["sparse"]["median_ms"] / row["dense"]["median_ms"], 3)
+                    row["bytes"] = {"sparse": stored_bytes(sparse), "dense": stored_bytes(weight)}
+                    points.append((density, row["ratio"]))
+                except Exception as error:
+                    row["refused"] = first_line(error)
+                    break
+            if points:
+                rows.append({"what": "crossover", "device": device_name, "dtype": dtype, "layout": layout,
+                             "density": crossover(points)})  # fmt: skip
+    rows += [bench_graph(device, layout) for layout in ("coo", "csr")]
+    return rows + ([bench_semi(device, layout) for layout in SEMI.split()] if device.type == "cuda" else [])
+
+
+def bench_graph(device: Any, layout: str, nodes: int = 20000, edges: int = 200000, width: int = 64) -> "dict[str, Any]":
+    """Sum over neighbours: sparse product against index_add, which is what one writes without sparse tensors."""
+    row = {"what": "graph %d nodes, %d edges, %d features" % (nodes, edges, width), "device": str(device), "dtype": "float32",
+           "layout": layout, "density": edges / float(nodes) ** 2}  # type: dict[str, Any]  # fmt: skip
+    index = torch.randint(nodes, (2, edges)).to(device)
+    x = torch.randn(nodes, width).to(device)
+    try:
+        a = torch.sparse_coo_tensor(index, torch.ones(edges, device=device), (nodes, nodes)).coalesce()
+        a = a if layout == "coo" else convert(a, layout)
+        row["sparse"] = measured(lambda: a @ x, device)
+        row["dense"] = measured(lambda: torch.zeros_like(x).index_add_(0, index[0], x[index[1]]), device)
+        row["ratio"] = round(row["sparse"]["median_ms"] / row["dense"]["median_ms"], 3)
+    except Exception as error:
+        row["refused"] = first_line(error)
+    return row
+
+
+def bench_semi(device: Any, layout: str, side: int = 4096) -> "dict[str, Any]":
+    row = {"what": "2:4 weight %dx%d @ %dx%d" % (side, side, side, side), "device": str(device), "dtype": "float16",
+           "layout": layout, "density": 0.5}  # type: dict[str, Any]  # fmt: skip
+    try:
+        torch.sparse.SparseSemiStructuredTensor._FORCE_CUTLASS = layout == "semi-cutlass"
+        weight = torch.randn(side, side, device=device, dtype=torch.float16)
+        weight[:, 2::4] = 0
+        weight[:, 3::4] = 0
+        x = torch.randn(side, side, device=device, dtype=torch.float16)
+        packed = torch.sparse.to_sparse_semi_structured(weight)
+        row["sparse"] = measured(lambda: torch.mm(packed, x), device)
+        row["dense"] = measured(lambda: torch.mm(weight, x), device)
+        row["ratio"] = round(row["sparse"]["median_ms"] / row["dense"]["median_ms"], 3)
+    except Exception as error:
+        row["refused"] = first_line(error)
+    return row
+
+
+def bench_text(rows: "list[dict[str, Any]]") -> str:
+    """For people: one line per measurement, then the densities below which sparse wins."""
+    lines = []
+    for row in rows:
+        head = "%-40s %-5s %-8s %-14s" % (row["what"], row["device"], row["dtype"], row["layout"])
+        if row["what"] == "crossover":
+            lines.append("%s sparse wins below density %s" % (head, "%.3g" % row["density"] if row["density"] else "- (never)"))
+        elif "refused" in row:
+            lines.append("%s density %-8g refused: %s" % (head, row["density"], row["refused"][:90]))
+        else:
+            lines.append("%s density %-8.4g sparse %9.3f ms (%g-%g)  dense %9.3f ms (%g-%g)  ratio %g" % (
+                head, row["density"], row["sparse"]["median_ms"], row["sparse"]["low_ms"], row["sparse"]["high_ms"],
+                row["dense"]["median_ms"], row["dense"]["low_ms"], row["dense"]["high_ms"], row["ratio"]))  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
 # --------------------------------------------------------------------------- workers
 
 
@@ -2947,6 +3326,7 @@ class Session:
 
     def __init__(self, options: "dict[str, Any]", send: "Callable[[Any], None]") -> None:
         self.options, self.send = options, send
+        self.profiler_sees_gpu = bool(options.get("profiler_sees_gpu"))
         self.device_map = options["device_map"]
 
     def report(self, what: str, **body: Any) -> None:
@@ -2959,9 +3339,10 @@ class Session:
         def body(send: "Callable[[Any], None]") -> None:
             warnings.simplefilter("ignore")
             torch.set_num_threads(self.options["threads"])
+            see_kernels = cases[0].device == "cuda" and self.device("cuda").type == "cuda" and self.profiler_sees_gpu
             for case in cases:
                 send(["start", case.id, time.monotonic()])
-                result = run_case(case, self.device(case.device))
+                result = run_case(case, self.device(case.device), see_kernels)
                 send(["result", result])
                 if result.get("kind") == POISON:
                     os._exit(0)  # nothing that this context says from here on can be believed
@@ -3056,6 +3437,7 @@ class Session:
         """The negative controls of a device, after its cases."""
         for name, entry in CONTROLS.items():
             somewhere = entry.expected != "fallback" or self.device(device).type != "cpu"  # nothing falls from the CPU
+            somewhere = somewhere and (self.profiler_sees_gpu or name != "control.detour.cuda")
             if entry.device == device and entry.expected not in ("pass", "timeout") and somewhere:
                 self.control(name)
 
@@ -3155,9 +3537,28 @@ class Session:
         if "cpu" in there:
             self.controls("cpu")
         if "cuda" in there and not why[0]:
+            if self.device("cuda").type == "cuda":
+                self.look_for_profiler()
             self.relay(self.lanes("cuda", there["cuda"], *self.believable("cuda")))
             self.controls("cuda")
         self.control("control.timeout.cpu", asleep)
+
+    def look_for_profiler(self) -> None:
+        """Whether torch's profiler sees kernels in this container; without it a detour over the CPU cannot be seen."""
+
+        def look() -> "dict[str, Any]":
+            x = torch.ones(64, 64, device=self.device("cuda"))
+            return {"sees": bool(profiled(lambda: x @ x))}
+
+        found = self.ask(look, 120.0)
+        self.profiler_sees_gpu = self.options["profiler_sees_gpu"] = bool(found.get("sees"))
+        if not self.profiler_sees_gpu:
+            self.report(
+                "note",
+                code="no-kernel-evidence",
+                message="torch's profiler sees no GPU work in this container (%s): "
+                "whether a case made a detour over the CPU could not be seen" % found.get("detail", "no CUPTI?"),
+            )
 
     def no_cuda(self) -> "tuple[str, str]":
         """Why CUDA cases cannot run: (kind, torch's own words), or ("", "")."""
@@ -3303,6 +3704,9 @@ def summary(frames: "list[dict[str, Any]]") -> str:
 def by_hand() -> "tuple[str, dict[str, Any], argparse.Namespace]":
     parser = argparse.ArgumentParser(description="Try sparse operations in this interpreter's torch.")
     parser.add_argument("--list", action="store_true", help="print the catalogue as JSON and stop (needs no torch)")
+    parser.add_argument("--coverage", action="store_true", help="print which sparse kernels of this torch the cases reach")
+    parser.add_argument("--oracle", action="store_true", help="compare with torch's own OpInfo database (needs numpy)")
+    parser.add_argument("--bench", action="store_true", help="time sparse against dense (--devices cuda: on the GPU)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--cases", nargs="+", default=DEFAULTS["cases"], metavar="GLOB", help="case ids to run")
     parser.add_argument("--devices", nargs="+", default=DEFAULTS["devices"], choices=DEVICES)
@@ -3319,6 +3723,28 @@ def catalogue() -> str:
     return "[\n%s\n]\n" % ",\n".join(json.dumps(case.data(), sort_keys=True) for case in CASES.values())
 
 
+def beside(what: str, arguments: argparse.Namespace) -> int:
+    """What is asked for by hand beside a report: coverage, oracle or bench."""
+    global torch
+    torch = importlib.import_module("torch")
+    try:
+        if what == "coverage":
+            rows = coverage()
+        elif what == "oracle":
+            rows = oracle()
+        else:
+            torch.set_num_threads(arguments.threads)
+            rows = bench("cuda" if "cpu" not in arguments.devices else "cpu")
+    except Absent as error:
+        sys.stderr.write("this torch (%s) cannot answer: it has no %s\n" % (torch.__version__, error))
+        return 1
+    if what == "bench" and not arguments.json:
+        sys.stdout.write(bench_text(rows))
+    else:
+        sys.stdout.write("[\n%s\n]\n" % ",\n".join(json.dumps(row) for row in rows))
+    return 0
+
+
 def main() -> int:
     if sys.version_info < (3, 6):
         sys.exit("the probe needs Python 3.6 or newer")
@@ -3332,6 +3758,9 @@ def main() -> int:
         if arguments.list:
             sys.stdout.write(catalogue())
             return 0
+        aside = [name for name in ("coverage", "oracle", "bench") if getattr(arguments, name)]
+        if aside:
+            return beside(aside[0], arguments)
     unknown = sorted(set(given) - set(DEFAULTS))
     if unknown:
         sys.exit("unknown option: " + ", ".join(unknown))
