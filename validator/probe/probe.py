@@ -364,7 +364,7 @@ TEXTS = [
         r"|original_tensor\.(device|dtype|dim|shape)|computation on \w+ is not implemented|layout .* (is )?not supported"
         r"|[Ss]parse .* (is|are) not supported|(is|are) not supported for sparse|coalesced sparse"
         r"|to_sparse_\w+ .*(not supported|unsupported)|don't support|sparse_dim|can only be (called|used)"
-        r"|requires the '\w+' tensor to be strided|Expected result to have sparse csr layout|layout must be SparseCsr but got|requires coalesced input|grad is incorrect layout|expects (mask|self) to be|only sparse compressed tensors with the same number|expect self to be SparseCsr, got"
+        r"|requires the '\w+' tensor to be strided|Expected result to have sparse csr layout|layout must be SparseCsr but got|requires coalesced input|grad is incorrect layout|expects mask to be sparse csr|only sparse compressed tensors with the same number|expect self to be SparseCsr, got"
         r"|transpositions between sparse and dense dimensions|can be converted to the Sparse\w+ layout"
         r"|to be of format CSR|Input type \(torch\.(cuda\.)?sparse|matrices expected, got",
         "unsupported", "no-layout",
@@ -2193,7 +2193,7 @@ def prune_finetune(kit: Kit) -> Any:
 @work("work.prune-module", "coo", result="strided", tol=4)
 def prune_module(kit: Kit) -> Any:
     """torch.nn.utils.prune on a Linear, then the weight to sparse."""
-    import torch.nn.utils.prune as prune_tools
+    prune_tools = importlib.import_module("torch.nn.utils.prune")
 
     layer = torch.nn.Linear(8, 8, bias=False)
     layer.weight = torch.nn.Parameter(kit.move(grid(8, 8, 4)))
@@ -2294,7 +2294,7 @@ def first_of(batch: "list[Any]") -> Any:
       source="pytorch#20248")  # fmt: skip
 def dataloader(kit: Kit) -> Any:
     """Sparse matrices out of a DataLoader worker process: a hang before 2.2."""
-    import torch.utils.data as data
+    data = importlib.import_module("torch.utils.data")
 
     loader = data.DataLoader(GraphSet([kit.sparse("A")]), batch_size=1, num_workers=1, collate_fn=first_of)
     return next(iter(loader)), kit.truth("A")
@@ -2302,14 +2302,14 @@ def dataloader(kit: Kit) -> Any:
 
 @work("work.dataloader-{layout}", "coo csr", devices=("cpu",), dtypes=("float32",), result="same", tier="full")
 def dataloader_same(kit: Kit) -> Any:
-    import torch.utils.data as data
+    data = importlib.import_module("torch.utils.data")
 
     return next(iter(data.DataLoader(GraphSet([kit.sparse("A")]), batch_size=1, collate_fn=first_of))), kit.truth("A")
 
 
 @work("work.default-collate-{layout}", "coo csr", devices=("cpu",), dtypes=("float32",), tier="full")
 def default_collate(kit: Kit) -> Any:
-    import torch.utils.data as data
+    data = importlib.import_module("torch.utils.data")
 
     return next(iter(data.DataLoader(GraphSet([kit.sparse("A"), kit.sparse("B")]), batch_size=2))), torch.stack(
         [kit.truth("A"), kit.truth("B")])  # fmt: skip
@@ -2330,7 +2330,7 @@ def answer(queue: Any, back: Any) -> None:
 )
 def multiprocess(kit: Kit) -> Any:
     """A sparse tensor through a queue to another process; what it saw comes back."""
-    import torch.multiprocessing as processes
+    processes = importlib.import_module("torch.multiprocessing")
 
     context = processes.get_context("fork")
     queue, back = context.Queue(), context.SimpleQueue()
@@ -2407,7 +2407,7 @@ def nested(kit: Kit) -> Any:
 @work("work.allreduce-gloo", "coo", devices=("cpu",), dtypes=("float32",), tier="full", result="coo")
 def allreduce(kit: Kit) -> Any:
     """Sparse gradients as data parallel training adds them up, in a group of one."""
-    import torch.distributed as group
+    group = importlib.import_module("torch.distributed")
 
     if not group.is_available():
         raise Absent("torch.distributed")
@@ -2422,7 +2422,7 @@ def allreduce(kit: Kit) -> Any:
 @work("work.ddp-sparse-grad", "coo", devices=("cpu",), dtypes=("float32",), tier="full", result="strided")
 def ddp(kit: Kit) -> Any:
     """DistributedDataParallel over gloo with a sparse embedding, in a group of one."""
-    import torch.distributed as group
+    group = importlib.import_module("torch.distributed")
 
     if not group.is_available():
         raise Absent("torch.distributed")
@@ -3531,16 +3531,17 @@ class Session:
         there = {device: [case for case in cases if case.device == device] for device in self.options["devices"]}
         why = self.no_cuda() if "cuda" in there else ("", "")
         started = self.lanes("cuda", there["cuda"], *why) if "cuda" in there and why[0] else []  # only traces: no GPU
-        if "cpu" in there:
-            started += self.lanes("cpu", there["cpu"], *self.believable("cpu"))
-        self.relay(started)
-        if "cpu" in there:
+        trust = self.believable("cpu") if "cpu" in there else ("", "")
+        self.relay(started + (self.lanes("cpu", there["cpu"], *trust) if "cpu" in there else []))
+        if "cpu" in there and not trust[0]:
             self.controls("cpu")
         if "cuda" in there and not why[0]:
             if self.device("cuda").type == "cuda":
                 self.look_for_profiler()
-            self.relay(self.lanes("cuda", there["cuda"], *self.believable("cuda")))
-            self.controls("cuda")
+            trust = self.believable("cuda")
+            self.relay(self.lanes("cuda", there["cuda"], *trust))
+            if not trust[0]:
+                self.controls("cuda")
         self.control("control.timeout.cpu", asleep)
 
     def look_for_profiler(self) -> None:
