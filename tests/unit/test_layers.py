@@ -15,7 +15,7 @@ HOMES = {
     "jinja2": {"render.py"},
     "tabulate": {"publish/terminal.py", "publish/markdown.py"},
     "torch": {"probe/probe.py"},
-    "typer": {f"cli/{part}.py" for part in ("app", "host", "matrix", "options", "output", "results", "run")},
+    "typer": {f"cli/{part}.py" for part in ("app", "host", "matrix", "options", "output", "probe", "results", "run")},
     "rich": {"cli/output.py", "progress.py"},
 }
 PURE = (
@@ -26,7 +26,10 @@ PURE = (
     "table.py",
     "plan.py",
     "verdict.py",
+    "cells.py",
+    "record.py",
     "publish/terminal.py",
+    "publish/report.py",
     "publish/markdown.py",
 )
 EFFECTS = {"validator.engine", "validator.store", "validator.run", "validator.schedule", "validator.acquire", "validator.cli"}

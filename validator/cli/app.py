@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from validator import __version__
-from validator.cli import host, matrix, results, run
+from validator.cli import host, matrix, probe, results, run
 from validator.cli.options import settings
 from validator.cli.output import put, talk
 from validator.errors import ImageMatrixError, InternalError, Interrupted, UsageError
@@ -52,6 +52,7 @@ app.command("render")(matrix.render_)
 app.command("doctor")(host.doctor)
 app.command("matrix")(run.matrix)
 app.command("run")(run.run)
+app.command("probe")(probe.probe)
 app.command("table")(results.table)
 app.command("clean")(host.clean)
 

@@ -69,7 +69,8 @@ def _test(
     from validator.gpus import parse_gpus
     from validator.model import GpuWish
     from validator.preflight import examine, require_gpu
-    from validator.run import ProbeOptions, effective
+    from validator.probe import ProbeOptions
+    from validator.run import effective
 
     check_tier(tier)
     if gpu not in ("", *GpuWish):
