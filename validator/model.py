@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -326,6 +327,12 @@ class Record(Frozen):
     def trusted(self) -> bool:
         """Whether every negative control came out as it must."""
         return bool(self.controls) and all(c.held for c in self.controls)
+
+
+def part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """One group of facts; an image may send anything, so what is not a mapping counts as nothing."""
+    value = facts.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 class RunEntry(Frozen):

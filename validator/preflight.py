@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import platform
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from pathlib import Path
 from validator.engine import ContainerSpec, Engine, EngineInfo
 from validator.errors import EnvironmentProblem
 from validator.gpus import GpuRequest
-from validator.model import Gpu, Host
+from validator.machine import cpu_name, nvidia_smi
+from validator.model import Host
 
 
 class GpuState(StrEnum):
@@ -52,8 +52,8 @@ def examine(engine: Engine, labels: Mapping[str, str], gpus: GpuRequest | None) 
     info = engine.info()
     local = engine.endpoint.startswith("unix://")
     state, reason = _try_gpus(engine, labels, gpus)
-    driver, found = _nvidia_smi() if local else ("", ())
-    cpu, memory = (_cpu_name(), info.memory >> 20)
+    driver, found = nvidia_smi() if local else ("", ())
+    cpu, memory = (cpu_name(), info.memory >> 20)
     host = Host(
         cpu=cpu if local else "",
         cores=info.cores or None,
@@ -112,37 +112,3 @@ def _empty_rootfs() -> io.BytesIO:
         tar.addfile(info)
     buffer.seek(0)
     return buffer
-
-
-def _cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    for line in text.splitlines():
-        if line.startswith(("model name", "Model")):
-            return " ".join(line.partition(":")[2].split())
-    return platform.machine()
-
-
-def _nvidia_smi() -> tuple[str, tuple[Gpu, ...]]:
-    """Driver version and GPUs as nvidia-smi names them; ("", ()) where it is not there or fails."""
-    tool = shutil.which("nvidia-smi")
-    if not tool:
-        return "", ()
-    query = "driver_version,name,compute_cap,memory.total"
-    try:
-        done = subprocess.run(
-            [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return "", ()
-    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines() if line.count(",") == 3]
-    if done.returncode or not rows:
-        return "", ()
-    gpus = tuple(
-        Gpu(name=name, compute_capability=capability, memory_mib=int(memory) if memory.isdigit() else None)
-        for _, name, capability, memory in rows
-    )
-    return rows[0][0], gpus

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
-from pydantic import ValidationError
-
-from validator import expect, probe
+from validator import probe
 from validator.acquire import Acquired, Acquirer
 from validator.engine import ContainerSpec, Engine, Exit, LocalImage
 from validator.gpus import parse_gpus
-from validator.model import CaseResult, Finding, Gpu, GpuWish, Host, Image, Outcome, Record, Severity, content_key
+from validator.model import CaseResult, Finding, GpuWish, Image, Outcome, Record, Severity, content_key, part
 from validator.preflight import GpuState, Preflight
+from validator.probe import ProbeOptions
 from validator.probe.channel import Reader, Report
 from validator.progress import Clock
-from validator.verdict import ExitState, judge
+from validator.record import Probed, make_record
+from validator.verdict import ExitState
 
 # Where an interpreter may be when PATH does not say: conda, the usual venvs, distributions without `python3`.
 INTERPRETERS = (
@@ -31,19 +29,6 @@ INTERPRETERS = (
     "/usr/bin/python2",
 )  # fmt: skip
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeOptions:
-    """What the probe is asked to do. cases: globs, () for all; tier: quick, standard or full; case_timeout in seconds."""
-
-    cases: tuple[str, ...] = ()
-    tier: str = "standard"
-    case_timeout: float = 30.0
-
-    def key(self) -> dict[str, object]:
-        """The part of a record's content key that the probe decides."""
-        return {"probe": probe.version(), "cases": list(self.cases), "tier": self.tier}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +113,7 @@ class ImageRunner:
     ) -> Attempt:  # fmt: skip
         nonce = uuid.uuid4().hex
         reader = Reader(nonce)
-        command = probe.command(self._probe_options(), nonce)
+        command = probe.command(self.options.given(), nonce)
         entrypoint: tuple[str, ...] | None = (python,)
         if image.run.entrypoint is not None:
             entrypoint, command = image.run.entrypoint, (python, *command)
@@ -166,13 +151,6 @@ class ImageRunner:
         log(f"--- container (hardened={hardened}): {ended}\n{report.noise_head}{report.noise_tail}\n--- standard error\n{text}")
         return Attempt(report=report, exit=ended, hardened=hardened, entrypoint_kept=keep, error_output=text)
 
-    def _probe_options(self) -> dict[str, object]:
-        return {
-            "cases": list(self.options.cases) or ["*"],
-            "tier": self.options.tier,
-            "case_timeout": self.options.case_timeout,
-        }
-
     # ------------------------------------------------------------------ the record
 
     def _record(
@@ -187,41 +165,25 @@ class ImageRunner:
             started=ended.started,
             error=ended.error,
         )
-        texts = (attempt.error_output, report.noise_head, report.noise_tail)
-        cases = tuple(self._explain(case, report.facts) for case in report.cases)
-        verdict, more = judge(
-            report.facts, cases, report.controls, report.complete, state, texts, declared=acquired.identity.declared
-        )
-        expected = expect.compare(image.expect, cases, str(_part(report.facts, "torch").get("version") or ""))
         began, got, ended_at = moments
-        packages = tuple(f"{name}=={version}" for name, version in _part(_part(report.facts, "torch"), "packages").items())
-        return Record(
+        return make_record(
+            Probed(report=report, state=state, error_output=attempt.error_output),
+            cases=tuple(self._explain(case, report.facts) for case in report.cases),
+            image=acquired.identity,
+            host=self.preflight.host,
             key=key,
             run=self.run_id,
-            image=acquired.identity.model_copy(update={"packages": packages}),
-            host=self._host(report.facts),
-            probe=probe.version(),
-            started=started.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            started=started,
             seconds={"acquire": round(got - began, 1), "probe": round(ended_at - got, 1)},
             options={**self.options.key(), "gpus": image.run.gpus, "gpu_request": self.preflight.gpu.value},
-            complete=report.complete,
-            facts=report.facts,
-            cases=cases,
-            controls=report.controls,
-            findings=(
-                *findings,
-                *self._gpu_finding(image, report),
-                *more,
-                *expected,
-                *(_problem(text) for text in report.problems),
-            ),
-            verdict=verdict,
+            findings=(*findings, *self._gpu_finding(image, report)),
+            expectations=image.expect,
         )
 
     def _gpu_finding(self, image: Image, report: Report) -> tuple[Finding, ...]:
         """An engine that takes the request and attaches nothing is reported as exactly that."""
         asked = self.preflight.gpu is GpuState.ACCEPTED and parse_gpus(image.run.gpus) is not None
-        if not asked or not report.hello or _part(report.facts, "nvidia").get("devices"):
+        if not asked or not report.hello or part(report.facts, "nvidia").get("devices"):
             return ()
         return (
             Finding(
@@ -234,35 +196,16 @@ class ImageRunner:
 
     def _explain(self, case: CaseResult, facts: Mapping[str, object]) -> CaseResult:
         """Say why a CUDA case did not run when the reason is this host's, which the probe inside cannot know."""
-        state = _part(facts, "cuda").get("state")
+        state = part(facts, "cuda").get("state")
         if case.outcome is not Outcome.NOT_RUN or state not in ("no-device", "driver-too-old", "error"):
             return case
         if self.preflight.gpu is GpuState.REFUSED:
             return case.model_copy(
                 update={"kind": "no-gpu-runtime", "detail": f"no GPU runtime on this host ({self.preflight.gpu_reason})"}
             )
-        if self.preflight.gpu is GpuState.ACCEPTED and not _part(facts, "nvidia").get("devices"):
+        if self.preflight.gpu is GpuState.ACCEPTED and not part(facts, "nvidia").get("devices"):
             return case.model_copy(update={"kind": "not-attached", "detail": "GPU requested, none attached"})
         return case
-
-    def _host(self, facts: Mapping[str, object]) -> Host:
-        """The host as seen before the run; driver and GPUs from inside where only the probe could see them."""
-        host, cuda = self.preflight.host, _part(facts, "cuda")
-        if host.gpus or not cuda.get("devices"):
-            return host
-        return host.model_copy(update={"gpus": tuple(_gpus(cuda["devices"])), "driver": str(cuda.get("driver") or "")})
-
-
-def _part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """One group of facts; an image may send anything, so what is not a mapping counts as nothing."""
-    value = facts.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _gpus(devices: object) -> Iterator[Gpu]:
-    for device in devices if isinstance(devices, list) else ():
-        with contextlib.suppress(ValidationError):
-            yield Gpu.model_validate(device)
 
 
 def _nothing_to_run(reason: str) -> Attempt:
@@ -291,10 +234,6 @@ def _findings(attempt: Attempt, wanted_entrypoint: bool) -> tuple[Finding, ...]:
             )
         )
     return tuple(found)
-
-
-def _problem(text: str) -> Finding:
-    return Finding(code="report-damaged", severity=Severity.WARNING, message=text)
 
 
 def effective(image: Image, gpu: GpuWish | None) -> Image:

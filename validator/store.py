@@ -113,7 +113,7 @@ class Store:
             if not path.exists():
                 break
             path = folder / f"{name}-{number}.json"
-        self._write(path, record.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"schema": record.schema_})
+        self._write(path, _data(record))
         self._records = None
         return path
 
@@ -187,11 +187,21 @@ class Store:
             raise EnvironmentProblem(f"cannot write {path}: {error.strerror}", hint) from error
 
 
+def _data(record: Record) -> dict[str, Any]:
+    """A record as it stands in its file: what is at its default is left out."""
+    return record.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"schema": record.schema_}
+
+
+def record_text(record: Record) -> str:
+    """The text of a record's file, for whoever wants it elsewhere."""
+    return _text(_finite(_data(record)))
+
+
 def _fullness(record: Record) -> tuple[bool, bool, int]:
     tier = str(record.options.get("tier"))
     return (
         record.verdict.cls not in PASSING,
-        not record.options.get("cases"),
+        not record.options.get("cases") and not record.options.get("devices"),
         TIERS.index(tier) if tier in TIERS else len(TIERS),
     )
 

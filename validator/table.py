@@ -7,82 +7,13 @@ that was not tested has no cells at all. Only a complete pass, executed, in a wh
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
-from validator.model import CaseResult, Evidence, Outcome, Record, Run, Verdict, VerdictClass
-
-GROUPS = ("COO", "CSR", "CSC", "BSR", "BSC", "nn", "work")
-_GROUP_OF = {"hybrid": "COO", "strided": "COO", "module": "nn", "work": "work", "lib": "work"}
-# Outcomes that a reader must not overlook, the loudest first. Refusals and absent functions are counted, not shouted.
-LOUD = (Outcome.WRONG, Outcome.CRASH, Outcome.FALLBACK, Outcome.TIMEOUT, Outcome.ERROR)
-SYMBOLS = {
-    Outcome.PASS: "✓", Outcome.WRONG: "✕", Outcome.CRASH: "☠", Outcome.FALLBACK: "↩", Outcome.TIMEOUT: "⧖", Outcome.ERROR: "!",
-    Outcome.UNSUPPORTED: "⊘", Outcome.ABSENT: "∅", Outcome.NOT_RUN: "–",
-}  # fmt: skip
-MEANINGS = {
-    Outcome.PASS: "ran on the asked device and agrees with the dense reference",
-    Outcome.WRONG: "ran, and the result differs from the reference",
-    Outcome.CRASH: "killed its process (a signal)",
-    Outcome.FALLBACK: "ran, but result or work were not on the asked device",
-    Outcome.TIMEOUT: "did not come to an end",
-    Outcome.ERROR: "failed in an unforeseen way",
-    Outcome.UNSUPPORTED: "torch refuses it cleanly",
-    Outcome.ABSENT: "this torch has no such function",
-    Outcome.NOT_RUN: "was not tried; the reason stands beside it",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """One group of cases on one device; group "" stands for all of them (a device on which nothing ran anywhere)."""
-
-    group: str
-    device: str
-
-    @property
-    def label(self) -> str:
-        return f"{self.group} {self.device}".strip() if self.group else self.device.upper()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """What came of one column's cases in one image. counts: outcome -> number; reasons: why cases were not run.
-
-    executed: how many of the cases ran in this image itself. sound: the report is whole and its negative controls held.
-    """
-
-    counts: Mapping[Outcome, int] = field(default_factory=dict)
-    executed: int = 0
-    sound: bool = False
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
-
-    @property
-    def ran(self) -> int:
-        return self.total - self.counts.get(Outcome.NOT_RUN, 0)
-
-    @property
-    def evidence(self) -> Evidence:
-        if not self.ran:
-            return Evidence.NONE
-        return Evidence.EXECUTED if self.executed else Evidence.SIBLING
-
-    @property
-    def complete(self) -> bool:
-        """Every case of the column ran here and passed, and the probe can be believed: the only good cell."""
-        return self.sound and self.total > 0 and self.counts.get(Outcome.PASS, 0) == self.total == self.executed
-
-    @property
-    def loud(self) -> tuple[tuple[Outcome, int], ...]:
-        return tuple((outcome, self.counts[outcome]) for outcome in LOUD if self.counts.get(outcome))
+from validator.cells import LOUD, SYMBOLS, Cell, Column, alike, cells_of, columns_of
+from validator.model import CaseResult, ImageIdentity, Outcome, Record, Run, Verdict, VerdictClass, part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,20 +98,6 @@ def _row_data(row: Row, table: Table) -> dict[str, Any]:
     return {**plain, "verdict": row.verdict.value, "cells": cells, "notes": [table.notes[number - 1] for number in row.notes]}
 
 
-@cache  # the same few thousand ids stand in every record
-def device_of(case_id: str) -> str:
-    """The device piece of a case id."""
-    pieces = case_id.split(".")
-    return "cuda" if "cuda" in pieces else "cpu"
-
-
-@cache
-def group_of(case_id: str) -> str:
-    """The column group of a case id: its first layout, or nn (modules) and work (whole workloads)."""
-    head = case_id.partition(".")[0].partition("-")[0]
-    return _GROUP_OF.get(head, head.upper() if head.upper() in GROUPS else "nn")
-
-
 def build(
     records: Mapping[tuple[str, str], Record],
     runs: Sequence[Run] = (),
@@ -196,7 +113,7 @@ def build(
     shown = [r for r in records.values() if only is None or r.image.id in only]
     shown.sort(key=lambda r: (place.get(r.image.id, len(place)), r.image.id, r.host.key))
     moment = as_of or max((_moment(r.started) for r in shown), default=datetime(1970, 1, 1, tzinfo=UTC))
-    columns = _columns(shown)
+    columns = columns_of(shown)
     notes: list[str] = []
     stale = {
         entry.id: entry.verdict for entry in (runs[-1].entries if runs else ()) if entry.state == "untested" and entry.verdict
@@ -224,33 +141,10 @@ def _moment(text: str) -> datetime:
         return datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _columns(records: Iterable[Record]) -> tuple[Column, ...]:
-    """CPU and CUDA groups that some record has; a device on which nothing ran anywhere gets one column for its reason."""
-    groups: dict[str, set[str]] = {"cpu": set(), "cuda": set()}
-    asked: set[str] = set()
-    for record in records:
-        for case in record.cases:
-            device = device_of(case.id)
-            asked.add(device)
-            if case.outcome is not Outcome.NOT_RUN:
-                groups[device].add(group_of(case.id))
-    found = []
-    for device in ("cpu", "cuda"):
-        if groups[device]:
-            found += [Column(group=group, device=device) for group in GROUPS if group in groups[device]]
-        elif device in asked:
-            found.append(Column(group="", device=device))
-    return tuple(found)
-
-
 def _row(
     record: Record, columns: tuple[Column, ...], notes: list[str], moment: datetime, untested_since: Verdict | None
 ) -> Row:
-    sorted_cases: dict[tuple[str, str], list[CaseResult]] = {}
-    for case in record.cases:
-        sorted_cases.setdefault((group_of(case.id), device_of(case.id)), []).append(case)
-        sorted_cases.setdefault(("", device_of(case.id)), []).append(case)
-    torch, python, system = (_part(record.facts, name) for name in ("torch", "python", "system"))
+    torch, python, system = (part(record.facts, name) for name in ("torch", "python", "system"))
     image = record.image
     return Row(
         image=image.id,
@@ -258,20 +152,22 @@ def _row(
         torch=str(torch.get("version") or ""),
         cuda=str(torch.get("cuda") or ("" if not torch else "none")),
         python=str(python.get("version") or ""),
-        os=str(_part(system, "os").get("pretty_name") or ""),
+        os=str(part(system, "os").get("pretty_name") or ""),
         size_bytes=image.size_bytes,
-        identity=image.digest[:19] or f"recipe {image.dockerfile_sha256[:12]}",
+        identity=_identity(image),
         host=host_name(record),
         probe=record.probe,
         tested=record.started[:10],
         age_days=max(0, (moment - _moment(record.started)).days),
-        cells=tuple(
-            _cell(sorted_cases.get((column.group, column.device), []), record.complete and record.trusted) for column in columns
-        ),
+        cells=cells_of(record, columns),
         verdict=record.verdict.cls,
         cause=record.verdict.cause,
         notes=_notes(record, notes, untested_since),
     )
+
+
+def _identity(image: ImageIdentity) -> str:
+    return image.digest[:19] or (f"recipe {image.dockerfile_sha256[:12]}" if image.dockerfile_sha256 else "no image")
 
 
 def host_name(record: Record) -> str:
@@ -279,21 +175,6 @@ def host_name(record: Record) -> str:
     host = record.host
     gpus = ", ".join(sorted({gpu.name for gpu in host.gpus}))
     return f"{gpus}, driver {host.driver}" if gpus else f"{host.cpu or host.architecture}, no GPU"
-
-
-def _part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = facts.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _cell(cases: list[CaseResult], sound: bool) -> Cell:
-    reasons = Counter(case.detail for case in cases if case.outcome is Outcome.NOT_RUN)
-    return Cell(
-        counts=Counter(case.outcome for case in cases),
-        executed=sum(case.evidence is Evidence.EXECUTED for case in cases),
-        sound=sound,
-        reasons=tuple(reason for reason, _ in reasons.most_common(3)),
-    )
 
 
 def _notes(record: Record, notes: list[str], untested_since: Verdict | None) -> tuple[int, ...]:
@@ -310,14 +191,9 @@ def _notes(record: Record, notes: list[str], untested_since: Verdict | None) -> 
         )
     if record.verdict.cls is not VerdictClass.OK:
         texts.insert(0, f"{record.verdict.cls.value}: {record.verdict.cause}")
-    grouped: dict[tuple[Outcome, str], list[str]] = {}
-    for case in record.cases:
-        if case.outcome in LOUD:
-            grouped.setdefault((case.outcome, _stem(case.id)), []).append(case.detail)
-    ranked = sorted(grouped.items(), key=lambda item: (LOUD.index(item[0][0]), item[0][1]))
     texts += [
         f"{outcome.value}: {stem} ({len(details)} case{'s' * (len(details) > 1)}): {details[0]}"
-        for (outcome, stem), details in ranked
+        for outcome, stem, details in alike(record.cases, LOUD)
     ]
     numbers = []
     for text in texts:
@@ -325,12 +201,6 @@ def _notes(record: Record, notes: list[str], untested_since: Verdict | None) -> 
             notes.append(text)
         numbers.append(notes.index(text) + 1)
     return tuple(numbers)
-
-
-def _stem(case_id: str) -> str:
-    """Layouts and operation: what is left without dtype, shape and index."""
-    pieces = case_id.split(".")
-    return ".".join((*pieces[:2], device_of(case_id)))
 
 
 def _untested(runs: Sequence[Run], recorded: set[str], only: frozenset[str] | None) -> tuple[Untested, ...]:

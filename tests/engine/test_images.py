@@ -17,8 +17,9 @@ from validator.context import HostSettings
 from validator.engine import DockerEngine, LocalImage
 from validator.model import GpuWish, Image, ImageIdentity, Outcome, Pull, Record, RunOptions, VerdictClass
 from validator.preflight import examine
+from validator.probe import ProbeOptions
 from validator.registry import Registries
-from validator.run import ImageRunner, ProbeOptions
+from validator.run import ImageRunner
 
 TORCH = "/usr/lib/python3/dist-packages/torch/__init__.py"
 

@@ -7,10 +7,11 @@ import re
 import pytest
 
 from tests.unit.records import case, control, latest, record, run, untested
+from validator.cells import SYMBOLS
 from validator.errors import UsageError
 from validator.model import Evidence, Finding, Outcome, Record, Severity
 from validator.publish import markdown, terminal
-from validator.table import SYMBOLS, Table, build, case_view
+from validator.table import Table, build, case_view
 
 GROUPS = ("coo", "csr", "csc", "bsr", "bsc", "module", "work")
 EVIL = "\x1b[31mred\x1b[0m\r\n| x | <script>alert(1)</script> [a](http://evil.example) `b` @all www.evil.example \u202eabc"

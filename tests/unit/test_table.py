@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.records import CPU_HOST, GPU_HOST, UNREACHABLE, case, control, latest, record, run, untested
 from validator import probe
+from validator.cells import GROUPS, LOUD, MEANINGS, SYMBOLS, Cell, device_of, group_of
 from validator.model import Evidence, Finding, Outcome, Record, Severity, Verdict, VerdictClass
-from validator.table import GROUPS, LOUD, MEANINGS, SYMBOLS, Cell, build, case_view, device_of, group_of
+from validator.table import build, case_view
 
 UNTRUSTED = Verdict(cls=VerdictClass.INFRA, code="probe-untrusted", cause="the probe cannot be trusted here: x")
 

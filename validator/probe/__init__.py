@@ -11,6 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,27 @@ BOOT = (
     "SOURCE = zlib.decompress(base64.b64decode(''.join(sys.argv[3:])))\n"
     "exec(compile(SOURCE, 'image-matrix-probe', 'exec'))\n"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """What the probe is asked to do. cases: globs, () for all; tier: quick, standard or full; devices: () for all;
+    case_timeout in seconds."""
+
+    cases: tuple[str, ...] = ()
+    tier: str = "standard"
+    devices: tuple[str, ...] = ()
+    case_timeout: float = 30.0
+
+    def key(self) -> dict[str, object]:
+        """The part of a record's content key that the probe decides."""
+        devices = {"devices": list(self.devices)} if self.devices else {}
+        return {"probe": version(), "cases": list(self.cases), "tier": self.tier, **devices}
+
+    def given(self) -> dict[str, object]:
+        """As the probe itself wants it; what is not said is its own default."""
+        devices = {"devices": list(self.devices)} if self.devices else {}
+        return {"cases": list(self.cases) or ["*"], "tier": self.tier, "case_timeout": self.case_timeout, **devices}
 
 
 @cache

@@ -462,18 +462,28 @@ def master(name: str, dtype: str, shape: str = "") -> Any:
 
 
 def make_master(name: str, kind: str, dtype: str, shape: str) -> Any:
+    sizes, values = numbers(name, kind, shape)
+    return torch.tensor(values, dtype=getattr(torch, WIDE[kind])).reshape(sizes)
+
+
+# What the truth of an operand is kept in, by the kind of its dtype.
+WIDE = {"real": "float64", "complex": "complex128", "whole": "int64", "unsigned": "int64", "bool": "bool"}
+
+
+def numbers(name: str, kind: str, shape: str) -> "tuple[tuple[int, ...], list[Any]]":
+    """Sizes and elements (row after row) of an operand; plain Python, since a snippet is written where no torch is."""
     if name in STACKED:
-        return torch.stack([master(part, dtype, shape) for part in STACKED[name]])
+        each = [numbers(part, kind, shape) for part in STACKED[name]]
+        return (len(each),) + each[0][0], [value for _, values in each for value in values]
     if name.endswith("*"):
-        return master(name[0], dtype, shape).flip(1)
+        sizes, values = numbers(name[0], kind, shape)
+        return sizes, [value for start in range(0, len(values), sizes[1]) for value in values[start : start + sizes[1]][::-1]]
     salt = ord(name)
     sides = SIDES.get(shape, {})
     full = DENSE[name] if name in DENSE else SPARSE[name][0]
     sizes = tuple(sides.get(side, side) for side in full)
+    size = product_of(sizes)
     if name in DENSE:
-        size = 1
-        for side in sizes:
-            size *= side
         values = [float((7 * k + salt) % 9 - 4) for k in range(size)]
     else:
         blocks = SPARSE[name][1]
@@ -484,15 +494,20 @@ def make_master(name: str, kind: str, dtype: str, shape: str) -> Any:
             if name == "L":  # solvers divide by the diagonal: powers of two keep that exact
                 there, value = (there and i > j) or i == j, 2.0 if i == j else value
             values.append(value if there and shape != "nnz0" else 0.0)
-    tensor = torch.tensor(values, dtype=torch.float64).reshape(sizes)
     if kind == "complex":
-        return torch.complex(tensor, tensor.flip(0) * (tensor != 0).to(torch.float64) - 0.5 * tensor)
-    return {
-        "real": lambda: tensor,
-        "whole": lambda: tensor.to(torch.int64),
-        "unsigned": lambda: tensor.abs().to(torch.int64),
-        "bool": lambda: tensor != 0,
-    }[kind]()
+        row = product_of(sizes[1:])
+        flipped = [value for start in range(size - row, -1, -row) for value in values[start : start + row]] if size else []
+        return sizes, [complex(value, (other if value else 0.0) - 0.5 * value) for value, other in zip(values, flipped)]
+    turn = {"real": float, "whole": int, "unsigned": lambda value: abs(int(value)), "bool": bool}[kind]
+    return sizes, [turn(value) for value in values]
+
+
+def product_of(sizes: "tuple[int, ...]") -> int:
+    """How many elements a tensor of these sizes holds."""
+    size = 1
+    for side in sizes:
+        size *= side
+    return size
 
 
 def torch_dtype(name: str) -> Any:
@@ -514,35 +529,48 @@ COMPONENTS = {}  # type: dict[tuple[str, str, str, str], tuple[Any, ...]]
 
 def components(dense: Any, layout: str, shape: str) -> "tuple[Any, ...]":
     """Index tensors (int64) and values that make up `dense` in a layout, found without any sparse code."""
+    parts = stored_parts(tuple(dense.shape), dense.reshape(-1).tolist(), layout, shape)
+    dtypes = [torch.int64] * (len(parts) - 1) + [dense.dtype]
+    return tuple(torch.tensor(flat, dtype=dtype).reshape(sizes) for (sizes, flat), dtype in zip(parts, dtypes))
+
+
+def stored_parts(
+    sizes: "tuple[int, ...]", flat: "list[Any]", layout: str, shape: str
+) -> "list[tuple[tuple[int, ...], list[Any]]]":
+    """(sizes, elements) of the indices and then of the values of a dense array in a layout; plain Python, as `numbers`."""
     if layout in ("coo", "hybrid"):
-        there = dense != 0
-        while layout == "hybrid" and there.dim() > 1:  # one sparse dimension, the rest dense
-            there = there.any(-1)
-        indices = there.nonzero().t().contiguous()
-        values = dense[tuple(indices)]
+        sparse = sizes[:1] if layout == "hybrid" else sizes  # hybrid: one sparse dimension, the rest dense
+        inner = product_of(sizes[len(sparse) :])
+        places = list(itertools.product(*[range(side) for side in sparse]))
+        held = [(place, flat[k * inner : (k + 1) * inner]) for k, place in enumerate(places)]
+        held = [(place, values) for place, values in held if any(values)]
         if shape == "dup":  # unsorted, and every element stored in two parts that must be added
-            part = torch.ones_like(values)
-            rest = values ^ part if values.dtype == torch.bool else values - part
-            if values.dtype == torch.bool:
-                rest, part = values, values
-            indices = torch.cat([indices.flip(1), indices], 1)
-            values = torch.cat([rest.flip(0), part])
-        return indices, values
-    if dense.dim() > 2:
-        each = [components(one, layout, shape) for one in dense.unbind(0)]
-        return tuple(torch.stack(parts) for parts in zip(*each))
-    rows, columns = dense.shape
+            rests = [(place, [v if v is True or v is False else v - 1 for v in values]) for place, values in held]
+            ones = [(place, [v if v is True or v is False else type(v)(1) for v in values]) for place, values in held]
+            held = rests[::-1] + ones
+        return [
+            ((len(sparse), len(held)), [place[axis] for axis in range(len(sparse)) for place, _ in held]),
+            ((len(held),) + sizes[len(sparse) :], [value for _, values in held for value in values]),
+        ]
+    if len(sizes) > 2:
+        inner = product_of(sizes[1:])
+        each = [stored_parts(sizes[1:], flat[k * inner : (k + 1) * inner], layout, shape) for k in range(sizes[0])]
+        return [((len(same),) + same[0][0], [one for _, part in same for one in part]) for same in zip(*each)]
+    rows, columns = sizes
     down, across = BLOCK if layout in ("bsr", "bsc") else (1, 1)
-    blocks = dense.reshape(rows // down, down, columns // across, across).permute(0, 2, 1, 3)
-    there = (blocks != 0).any(-1).any(-1)
-    if layout in ("csc", "bsc"):
-        there, blocks = there.t(), blocks.transpose(0, 1)
-    pairs = there.nonzero()
-    compressed = torch.cat([torch.zeros(1, dtype=torch.int64), there.sum(1).cumsum(0)])
-    values = blocks[pairs[:, 0], pairs[:, 1]]
-    if layout in ("csr", "csc"):
-        values = values.reshape(-1)
-    return compressed, pairs[:, 1].contiguous(), values.contiguous()
+    turned = layout in ("csc", "bsc")
+    majors, minors = (columns // across, rows // down) if turned else (rows // down, columns // across)
+    compressed, plain, kept = [0], [], []  # type: tuple[list[int], list[int], list[Any]]
+    for major in range(majors):
+        for minor in range(minors):
+            top, left = (minor * down, major * across) if turned else (major * down, minor * across)
+            block = [flat[(top + y) * columns + left + x] for y in range(down) for x in range(across)]
+            if any(block):
+                plain.append(minor)
+                kept += block
+        compressed.append(len(plain))
+    whole = (len(plain), down, across) if layout in ("bsr", "bsc") else (len(plain),)
+    return [((len(compressed),), compressed), ((len(plain),), plain), (whole, kept)]
 
 
 def make_sparse(name: str, layout: str, dtype: str, device: Any, shape: str = "", index: str = "") -> Any:

@@ -6,10 +6,11 @@ import re
 
 from tabulate import tabulate
 
+from validator.cells import MEANINGS, SYMBOLS
 from validator.errors import UsageError
 from validator.model import IMAGE_ID, Outcome, VerdictClass
 from validator.publish.terminal import cell_text, clean
-from validator.table import MEANINGS, SYMBOLS, Row, Table
+from validator.table import Row, Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|#!~])")
 # What GitHub turns into markup, links or mentions without any bracket.

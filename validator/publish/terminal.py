@@ -6,8 +6,9 @@ import unicodedata
 
 from tabulate import tabulate
 
+from validator.cells import LOUD, MEANINGS, SYMBOLS, Cell, Column
 from validator.model import Outcome, VerdictClass
-from validator.table import LOUD, MEANINGS, SYMBOLS, CaseView, Cell, Column, Row, Table
+from validator.table import CaseView, Row, Table
 
 NOTE_LIMIT = 12
 # What goes when the terminal is narrow, in this order: these, then the middles of long ids, then results, the loud ones last.
@@ -66,7 +67,8 @@ def _size(count: int | None) -> str:
     return "?" if count is None else f"{count / 1e9:.1f} GB"
 
 
-def _colour(text: str, colour: str, on: bool) -> str:
+def paint(text: str, colour: str, on: bool) -> str:
+    """`text` in a colour ("" for none), where colours are on."""
     return f"{_COLOURS[colour]}{text}\x1b[0m" if on and colour else text
 
 
@@ -137,13 +139,14 @@ def _plain(line: str) -> str:
 def _cells(row: Row, colour: bool) -> list[str]:
     verdict = "tested" if row.verdict is VerdictClass.OK else row.verdict.value
     marks = " ".join(f"[{number}]" for number in row.notes[:3]) + ("…" if len(row.notes) > 3 else "")
-    cells = [_colour(cell_text(cell), _cell_colour(cell), colour) for cell in row.cells]
+    cells = [paint(cell_text(cell), cell_colour(cell), colour) for cell in row.cells]
     head = [clean(row.image), clean(row.torch), clean(row.cuda), clean(row.python), _size(row.size_bytes)]
     tested = row.tested + (f" ({row.age_days} d)" if row.age_days else "")
     return [*head, *cells, clean(tested), f"{verdict} {marks}".strip()]
 
 
-def _cell_colour(cell: Cell) -> str:
+def cell_colour(cell: Cell) -> str:
+    """Green only for the only good cell, red for what a reader must not overlook."""
     if cell.complete:
         return "green"
     if any(outcome in (Outcome.WRONG, Outcome.CRASH, Outcome.FALLBACK) for outcome, _ in cell.loud):
@@ -169,12 +172,13 @@ def _not_run(table: Table) -> list[str]:
 
 
 def _notes(table: Table, width: int, limit: int) -> list[str]:
-    shown = [_cut(f"[{number}] {note}", max(40, width)) for number, note in enumerate(table.notes[:limit], start=1)]
+    shown = [cut(f"[{number}] {note}", max(40, width)) for number, note in enumerate(table.notes[:limit], start=1)]
     more = len(table.notes) - limit
     return shown + ([f"… and {more} more notes: `image-matrix table --format md`"] if more > 0 else [])
 
 
-def _cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int) -> str:
+    """`text`, made harmless, in at most `limit` columns, its end cut."""
     text = clean(text)
     return text if width_of(text) <= limit else _start(text, limit - 1) + "…"
 

@@ -1,0 +1,109 @@
+"""Verbs that read results/: table. None needs an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from validator.cli.given import check_cases, chosen_images, the_store
+from validator.cli.options import Json, Selection
+from validator.cli.output import coloured, put, talk, width
+from validator.errors import FindingsFound, UsageError
+
+if TYPE_CHECKING:
+    from validator.model import Run
+    from validator.table import Table
+
+
+def table(
+    select: Selection = None,
+    format_: Annotated[str, typer.Option("--format", "-f", help="terminal | md | json")] = "terminal",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="write to a file instead of stdout", show_default=False)
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="put the Markdown between the markers of this file", show_default=False)
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="with --into: write nothing, exit 1 when the file is not current")
+    ] = False,
+    cases: Annotated[str, typer.Option("--cases", help="cases (glob) as rows, images as columns", show_default=False)] = "",
+    as_json: Json = False,
+) -> None:
+    """Print the compatibility table built from results/. Needs no engine."""
+    from validator.publish import markdown
+
+    if into is not None:
+        old = _read(into)
+        new = markdown.replace_between_markers(old, "table", markdown.render(_table(select, None, with_runs=False)))
+        if check and new != old:
+            raise FindingsFound(
+                f"the table in {into} is not what results/ says",
+                f"run `image-matrix table --into {into}` and commit the result",
+            )
+        if not check:
+            into.write_text(new, encoding="utf-8")
+            talk(f"{into} is current")
+        return
+    text = _case_text(select, cases, as_json) if cases else table_text(select, "json" if as_json else format_, None)
+    if out is None:
+        put(text)
+    else:
+        out.write_text(text, encoding="utf-8")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
+
+
+def _table(select: list[str] | None, run_: Run | None, *, with_runs: bool = True) -> Table:
+    """with_runs: also say which images the newest run could not test; a document shows records only."""
+    from validator.table import build
+
+    matrix_, chosen = chosen_images(select, "")
+    store = the_store(reading=run_ is None)
+    runs = (run_,) if run_ is not None else store.runs() if with_runs else ()
+    only = frozenset(image.id for image in chosen) if select else frozenset(run_.selection) if run_ is not None else None
+    made = build(store.latest(), runs, tuple(image.id for image in matrix_.images), only)
+    for problem in store.problems:
+        talk(f"image-matrix: left out, cannot be read: {problem}")
+    return made
+
+
+def table_text(select: list[str] | None, format_: str, run_: Run | None) -> str:
+    from validator.publish import markdown, terminal
+
+    if format_ not in ("terminal", "md", "json"):
+        raise UsageError(f"unknown format {format_!r}", "use terminal, md or json")
+    made = _table(select, run_)
+    if format_ == "json":
+        return json.dumps(made.data(), indent=1, sort_keys=True)
+    if format_ == "md":
+        return markdown.render(made)
+    return terminal.render(made, width=width(), colour=coloured())
+
+
+def _case_text(select: list[str] | None, pattern: str, as_json: bool) -> str:
+    from validator.publish import terminal
+    from validator.table import case_view
+
+    check_cases([pattern])
+    _, chosen = chosen_images(select, "")
+    wanted = {image.id: number for number, image in enumerate(chosen)}
+    records = [record for record in the_store(reading=True).latest().values() if record.image.id in wanted]
+    view = case_view(sorted(records, key=lambda r: (wanted[r.image.id], r.host.key)), pattern)
+    if not as_json:
+        return terminal.render_cases(view, width=width())
+    rows = {
+        ident: {
+            name: {"outcome": r.outcome.value, "detail": r.detail} for name, r in zip(view.images, results, strict=True) if r
+        }
+        for ident, results in view.cases
+    }
+    return json.dumps(rows, indent=1, sort_keys=True)
