@@ -3002,6 +3002,22 @@ def declare(case: Case, device: str) -> "tuple[str, str]":
     return "yes", ""
 
 
+def trust_in_declared(cases: "list[Case]") -> "list[dict[str, Any]]":
+    """How far `declared` can be trusted: it is made for the CPU, exactly as for CUDA without a GPU, and set beside what the
+    same cases really give. One row per case."""
+    session = Session(dict(DEFAULTS, device_map={}), lambda value: None)
+    told = {}  # type: dict[str, tuple[str, str]]
+    session.declare(cases, lambda case, known, missing: told.update({case.id: (known, missing)}))
+    rows = []  # type: list[dict[str, Any]]
+
+    def keep(result: "dict[str, Any]") -> None:
+        known, missing = told[result["id"]]
+        rows.append({"id": result["id"], "declared": known, "missing": missing, "outcome": result["outcome"]})
+
+    session.run(cases, DEFAULTS["case_timeout"], keep)
+    return rows
+
+
 # --------------------------------------------------------------------------- coverage: which kernels of torch no case reaches
 
 SPARSE_KEYS = ("SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA")
@@ -3734,6 +3750,7 @@ def by_hand() -> "tuple[str, dict[str, Any], argparse.Namespace]":
     parser = argparse.ArgumentParser(description="Try sparse operations in this interpreter's torch.")
     parser.add_argument("--list", action="store_true", help="print the catalogue as JSON and stop (needs no torch)")
     parser.add_argument("--coverage", action="store_true", help="print which sparse kernels of this torch the cases reach")
+    parser.add_argument("--declared", action="store_true", help="set what is declared for CPU cases beside what they give")
     parser.add_argument("--oracle", action="store_true", help="compare with torch's own OpInfo database (needs numpy)")
     parser.add_argument("--bench", action="store_true", help="time sparse against dense (--devices cuda: on the GPU)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -3761,6 +3778,8 @@ def beside(what: str, arguments: argparse.Namespace) -> int:
             rows = coverage()
         elif what == "oracle":
             rows = oracle()
+        elif what == "declared":
+            rows = trust_in_declared(selected(dict(DEFAULTS, devices=["cpu"])))
         else:
             torch.set_num_threads(arguments.threads)
             rows = bench("cuda" if "cpu" not in arguments.devices else "cpu")
@@ -3787,7 +3806,7 @@ def main() -> int:
         if arguments.list:
             sys.stdout.write(catalogue())
             return 0
-        aside = [name for name in ("coverage", "oracle", "bench") if getattr(arguments, name)]
+        aside = [name for name in ("coverage", "declared", "oracle", "bench") if getattr(arguments, name)]
         if aside:
             return beside(aside[0], arguments)
     unknown = sorted(set(given) - set(DEFAULTS))
