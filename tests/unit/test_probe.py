@@ -270,8 +270,8 @@ def test_why_cuda_cases_did_not_run(state: str, detail: str, kind: str) -> None:
 
 # layout[-layout].op[.dtype][.i32][.shape].device[.backward], as docs/design.md has it.
 GRAMMAR = re.compile(
-    r"(?P<layout>[a-z0-9]+(-[a-z]+)?)\.(?P<op>[a-z0-9-]+)\.(?P<dtype>bool|(int|float|complex|bfloat)\d+)"
-    r"(\.(?P<index>i32))?(\.(?P<shape>[a-z]+))?\.(?P<device>cpu|cuda)(?P<backward>\.backward)?"
+    r"(?P<layout>[a-z0-9]+(-[a-z]+)*)\.(?P<op>[a-z0-9-]+)\.(?P<dtype>bool|(int|float|complex|bfloat)\d+)"
+    r"(\.(?P<index>i32))?(\.(?P<shape>[a-z][a-z0-9]*))?\.(?P<device>cpu|cuda)(?P<backward>\.backward)?"
 )
 
 
@@ -288,8 +288,48 @@ def test_ids_say_what_the_case_is() -> None:
 
 def test_what_runs_on_the_cpu_runs_on_cuda_too() -> None:
     both = [{case["id"].replace(f".{d}", ".*") for case in probe.cases() if case["device"] == d} for d in ("cpu", "cuda")]
-    assert both[0]
-    assert both[0] <= both[1]
+    # Numerical gradients belong to the CPU; so do processes that pass tensors on, and what is about the CPU's own memory.
+    own = re.compile(
+        r".*\.gradcheck\..*|work\.(dataloader|default-collate|multiprocessing|allreduce|ddp).*|.*\.(is-pinned|share-memory)\..*"
+    )
+    shared = {ident for ident in both[0] if not own.fullmatch(ident)}
+    assert len(shared) > 2000
+    assert shared <= both[1]
+
+
+def test_there_are_profiles_and_each_names_cases_that_exist() -> None:
+    members = Counter(name for case in probe.cases() for name in case.get("profiles", ()))
+    assert set(members) == {"core", "gnn", "recsys", "attention", "pruning", "training", "solvers"}
+    assert all(8 <= number <= 48 for number in members.values()), members
+    assert {case["tier"] for case in probe.cases() if case.get("profiles")} <= {"quick", "standard"}
+
+
+def test_a_copy_over_the_cpu_is_seen_in_what_the_gpu_did() -> None:
+    away, back = "Memcpy DtoH (Device -> Pageable)", "Memcpy HtoD (Pageable -> Device)"
+    kernel = ("void cusparse::csrmm_kernel<float>()", 0)
+    assert PROBE.judge_events([kernel, (away, 8), kernel], True) == ("", {"kernels": 2, "names": [kernel[0]]})
+    assert PROBE.judge_events([(away, 8), (back, 8), kernel], True)[0] == "", "a count read back is no detour"
+    assert "192 bytes went to the CPU" in PROBE.judge_events([(away, 192), (back, 160), kernel], True)[0]
+    assert PROBE.judge_events([(back, 160), kernel, (away, 192)], True)[0] == "", "a result fetched at the end is no detour"
+    assert PROBE.judge_events([], True)[0] == "no kernel ran on the GPU"
+    assert PROBE.judge_events([], False)[0] == ""
+
+
+def test_a_trace_is_read_in_the_order_of_time() -> None:
+    trace = {"traceEvents": [
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH", "ts": 5, "args": {"bytes": 64}},
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": 3},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1},
+        {"ph": "M", "cat": "kernel", "name": "metadata"},
+        {"ph": "X", "cat": "gpu_memset", "name": "Memset", "ts": 2},
+    ]}  # fmt: skip
+    assert PROBE.gpu_events(trace) == [("k", 0), ("Memcpy DtoH", 64)]
+
+
+def test_the_crossover_lies_between_the_densities_that_bracket_it() -> None:
+    assert PROBE.crossover([(0.5, 0.9), (0.1, 0.2)]) == 0.5
+    assert PROBE.crossover([(0.5, 4.0), (0.1, 2.0)]) is None
+    assert PROBE.crossover([(0.4, 2.0), (0.1, 0.5)]) == pytest.approx(0.4 * 0.25 ** (2 / 3))
 
 
 def test_the_selection_is_by_tier_device_and_glob() -> None:

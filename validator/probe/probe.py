@@ -20,6 +20,7 @@ import fnmatch
 import glob
 import hashlib
 import importlib.util
+import inspect
 import io
 import itertools
 import json
@@ -32,6 +33,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -334,7 +336,7 @@ NO_DEVICE = r"no NVIDIA driver|no CUDA-capable device|No CUDA GPUs|No HIP GPUs"
 # A refusal is `unsupported` only when the text says so; what is not known stays `error`.
 TEXTS = [
     # Only torch's own names: an attribute missing on anything else is somebody's bug, not an absent API.
-    (r"(module|type object) '(torch[\w.]*|Tensor|Sparse\w*)' has no attribute|'(torch\.)?Tensor' object has no attribute"
+    (r"No module named 'torch[\w.]*'|(module|type object) '(torch[\w.]*|Tensor|Sparse\w*)' has no attribute|'(torch\.)?Tensor' object has no attribute"
      r"|takes (from \d+ to )?\d+ positional arguments? but|unexpected keyword argument", "absent", "api-missing"),
     (r"no kernel image is available|not compatible with the current PyTorch installation", "error", "no-gpu-code"),
     (r"cannot open shared object|undefined symbol|symbol \w+ version .* not defined", "error", "missing-library"),
@@ -363,15 +365,16 @@ TEXTS = [
         r"|original_tensor\.(device|dtype|dim|shape)|computation on \w+ is not implemented|layout .* (is )?not supported"
         r"|[Ss]parse .* (is|are) not supported|(is|are) not supported for sparse|coalesced sparse"
         r"|to_sparse_\w+ .*(not supported|unsupported)|don't support|sparse_dim|can only be (called|used)"
-        r"|requires the '\w+' tensor to be strided|Expected result to have sparse csr layout|expect self to be SparseCsr, got"
+        r"|requires the '\w+' tensor to be strided|Expected result to have sparse csr layout|layout must be SparseCsr but got|requires coalesced input|grad is incorrect layout|expects mask to be sparse csr|only sparse compressed tensors with the same number|expect self to be SparseCsr, got"
         r"|transpositions between sparse and dense dimensions|can be converted to the Sparse\w+ layout"
         r"|to be of format CSR|Input type \(torch\.(cuda\.)?sparse|matrices expected, got",
         "unsupported", "no-layout",
     ),
     (r"only Tensors of floating point|Expected self to be a floating-point or complex tensor|for complex|Boolean inputs|only accepts floating", "unsupported", "no-dtype"),
-    (r"does not currently support broadcasting|operands have incompatible sizes|currently only supports|divisor \(got shape",
+    (r"does not require grad and does not have a grad_fn", "unsupported", "no-grad"),
+    (r"does not currently support broadcasting|operands have incompatible sizes|currently only support|same shape, but got tensor|dim must be non-negative|divisor \(got shape",
      "unsupported", "no-broadcast"),
-    (r"NotImplementedError|[Nn]ot (yet )?implemented|[Nn]ot supported|[Uu]nsupported|does not support|doesn't support"
+    (r"NotImplementedError|[Nn]ot (yet )?implemented|[Nn]ot (currently )?supported|[Uu]nsupported|does not support|doesn't support"
      r"|without a derivative|not differentiable|derivative for .* not",
      "unsupported", "refused"),
 ]  # fmt: skip
@@ -393,9 +396,20 @@ def classify(error: BaseException) -> "tuple[str, str]":
     if isinstance(error, Absent):
         return "absent", "api-missing"
     text = "%s: %s" % (type(error).__name__, error)
+    key = (isinstance(error, (AttributeError, TypeError, ImportError)), text)
+    if key not in CLASSIFIED:  # the same refusal comes from many cases
+        CLASSIFIED[key] = classify_text(*key)
+    return CLASSIFIED[key]
+
+
+CLASSIFIED = {}  # type: dict[tuple[bool, str], tuple[str, str]]
+
+
+def classify_text(api: bool, text: str) -> "tuple[str, str]":
+    """api: the exception is of a class that a missing API raises."""
     for pattern, outcome, kind in TEXTS:
         if re.search(pattern, text):
-            if outcome == "absent" and not isinstance(error, (AttributeError, TypeError)):
+            if outcome == "absent" and not api:
                 continue
             return outcome, kind
     return "error", "unclassified"
@@ -428,7 +442,12 @@ DENSE = {
     "z": (6, 2),
 }  # fmt: skip
 # Shapes that break things, as changes of sides; "dup", "nnz0" and "noncontig" change how an operand is stored or filled.
-SIDES = {"odd": {6: 5, 8: 7, 5: 3, 4: 3}, "one": {6: 1, 8: 1, 5: 1, 4: 1}, "empty": {6: 0}}  # type: dict[str, dict[int, int]]
+SIDES = {
+    "odd": {6: 5, 8: 7, 5: 3, 4: 3},
+    "one": {6: 1, 8: 1, 5: 1, 4: 1},
+    "empty": {6: 0},
+    "gradcheck": {8: 6, 5: 3, 4: 2},
+}  # type: dict[str, dict[int, int]]
 MASTERS = {}  # type: dict[tuple[str, str, str], Any]
 
 
@@ -719,6 +738,7 @@ class Case(NamedTuple):
 
 
 CASES = {}  # type: dict[str, Case]
+GRADCHECK = "gradcheck"  # as a case's shape: numerical against analytical gradients instead of a dense twin
 
 
 def op(
@@ -729,8 +749,10 @@ def op(
     ref: "Callable[..., Any] | None" = None,
     *,
     dtypes: "tuple[str, ...]" = ("float32",),
+    more: "tuple[str, ...]" = (),
     devices: "tuple[str, ...]" = DEVICES,
     grad: bool = False,
+    smooth: bool = True,
     shapes: "tuple[str, ...]" = ("",),
     index: "tuple[str, ...]" = ("",),
     result: str = "",
@@ -744,9 +766,10 @@ def op(
     """Declares the cases of one operation: layouts x dtypes x index dtypes x shapes x devices [x backward].
 
     operands: names of SPARSE (capitals, in the case's layout or as `B:csr`) and DENSE (small letters), space between.
-    fn: over the operands; ref: over their dense twins, by default the same expression. A name with `{layout}` in it is
+    more: dtypes that only the full tier runs. fn: over the operands; ref: over their dense twins, by default the same expression. A name with `{layout}` in it is
     an id of its own (`module.linear-{layout}-weight`). result: `same` is the case's layout.
     claim: layouts for which PyTorch's documentation says that it works, `coo:grad` when backward is included.
+    smooth: differentiable at the operands' values, and its gradient is that of the dense twin, so gradcheck applies.
     Profiles, and with `core` the quick tier, are written in at the end (assign_profiles).
     """
     names = tuple(operands.split())
@@ -759,18 +782,22 @@ def op(
             head = name.format(layout=layout)
         else:
             head = "-".join([one.partition(":")[2] or layout for one in sparse] or [layout]) + "." + name
-        for dtype, wide_index, shape, device in itertools.product(dtypes, index, shapes, devices):
+        for dtype, wide_index, shape, device in itertools.product(dtypes + more, index, shapes, devices):
             for backward in (False, True) if grad and dtype in FLOATING else (False,):
                 pieces = [head, dtype, wide_index, shape, device, "backward" if backward else ""]
                 family, _, rest = head.partition(".")
                 claimed = layout + ":grad" in claims or (layout in claims and not backward)
                 case = Case(
                     ".".join(piece for piece in pieces if piece), family, rest, dtype, wide_index, shape, device,
-                    backward, tier, since, (), "yes" if claimed else "", source, recipe,
+                    backward, "full" if dtype in more else tier, since, (), "yes" if claimed else "", source, recipe,
                 )  # fmt: skip
                 if case.id in CASES:
                     raise ValueError("case %s is declared twice" % case.id)
                 CASES[case.id] = case
+        if grad and smooth and len(sparse) < 2 and names and shapes == ("",) and index == ("",) and "cpu" in devices:
+            ident = head + ".float64." + GRADCHECK + ".cpu.backward"
+            case = Case(ident, family, rest, "float64", "", GRADCHECK, "cpu", True, "full", since, (), "", source, recipe)
+            CASES.setdefault(ident, case)
 
 
 def work(name: str, layouts: str = "coo", **options: Any) -> "Callable[[Callable[..., Any]], Callable[..., Any]]":
@@ -959,10 +986,10 @@ def malformed_blocks(kit: Kit) -> Any:
 
 
 op("create", "hybrid", "A", lambda a: a, IDENTITY, dtypes=ANY, result="coo", claim="hybrid")
-op("coalesce", "coo hybrid", "A", lambda a: a.coalesce(), IDENTITY, dtypes=ANY, shapes=("", "dup"), result="coo",
+op("coalesce", "coo hybrid", "A", lambda a: a.coalesce(), IDENTITY, dtypes=REAL, more=REST, shapes=("", "dup"), result="coo",
    claim="coo hybrid", source=TENSOR)  # fmt: skip
 op("coalesce", "coo", "A", lambda a: a.coalesce(), IDENTITY, shapes=SHAPES, result="coo", claim="coo", source=TENSOR)
-op("clone", ALL, "A", lambda a: a.clone(), IDENTITY, grad=True, result="same", dtypes=REAL)
+op("clone", ALL, "A", lambda a: a.clone(), IDENTITY, grad=True, result="same", more=("float64",))
 op("copy", EVERY, "A", lambda a: a.to(a.device, copy=True), IDENTITY, result="same")
 op("copy-into", EVERY, "A B", lambda a, b: b.copy_(a), lambda a, b: a, result="same")
 op("deepcopy", EVERY, "A", lambda a: copy.deepcopy(a), IDENTITY, result="same")
@@ -976,9 +1003,9 @@ op("empty-like", ALL, "A", lambda a: torch.empty_like(a).zero_(), lambda a: 0 * 
 op("zero-inplace", ALL, "A", lambda a: a.zero_(), lambda a: 0 * a, result="same", source=TENSOR)
 op("indices", "coo", "A", lambda a: a.coalesce().indices(), lambda a: a.nonzero().t(),
    dtypes=("float32",), out="int64", result="strided", claim="coo", source=TENSOR)  # fmt: skip
-op("values", "coo", "A", lambda a: a.coalesce().values(), lambda a: a[a != 0], dtypes=REAL, result="strided", claim="coo", grad=True,
+op("values", "coo", "A", lambda a: a.coalesce().values(), lambda a: a[a != 0], more=("float64",), result="strided", claim="coo", grad=True,
    source=TENSOR)  # fmt: skip
-op("values", "csr", "A", lambda a: a.values(), lambda a: a[a != 0], dtypes=REAL, result="strided", claim="csr", grad=True,
+op("values", "csr", "A", lambda a: a.values(), lambda a: a[a != 0], more=("float64",), result="strided", claim="csr", grad=True,
    source=TENSOR)  # fmt: skip
 op("resize-as", EVERY, "A B", lambda a, b: b.resize_as_sparse_(a).zero_(), lambda a, b: 0 * a, result="same")
 op("sparse-resize", "coo", "A", lambda a: a.sparse_resize_((7, 8), 2, 0), lambda a: torch.cat([a, a[:1] * 0]), result="coo",
@@ -1009,6 +1036,18 @@ def randn_like(kit: Kit) -> Any:
     return made, torch.where(kit.stored("A"), dense, torch.zeros_like(dense))
 
 
+@work("{layout}.normal-inplace", COMPRESSED, result="same")
+def normal_in_place(kit: Kit) -> Any:
+    made = kit.sparse("A").normal_(5.0, 0.1)
+    dense = densify(made)
+    return made, torch.where(kit.stored("A") & (dense > 0), dense, torch.zeros_like(dense))
+
+
+@work("coo.zeros-out", result="coo")
+def zeros_out(kit: Kit) -> Any:
+    return torch.zeros((6, 8), out=kit.sparse("A")), 0 * kit.truth("A")
+
+
 @work("{layout}.counts", EVERY, dtypes=("float32",), out="int64")
 def counts(kit: Kit) -> Any:
     """nnz, sparse_dim and dense_dim as torch tells them."""
@@ -1018,13 +1057,13 @@ def counts(kit: Kit) -> Any:
     return torch.tensor(told).to(kit.device), torch.tensor([stored_parts, 2, 0])
 
 
-@work("{layout}.to-device", EVERY, devices=("cuda",), dtypes=REAL, result="same", claim=EVERY)
+@work("{layout}.to-device", EVERY, devices=("cuda",), more=("float64",), result="same", claim=EVERY)
 @work("coo.to-device", devices=("cuda",), shapes=("dup",), result="coo", claim="coo")
 def to_device(kit: Kit) -> Any:
     return kit.sparse("A", device="cpu").to(kit.device), kit.truth("A")
 
 
-@work("{layout}.to-cpu", EVERY, devices=("cuda",), dtypes=REAL, claim=EVERY)
+@work("{layout}.to-cpu", EVERY, devices=("cuda",), more=("float64",), claim=EVERY)
 def to_cpu(kit: Kit) -> Any:
     back = kit.sparse("A").to("cpu")
     if back.device.type != "cpu" or layout_of(back) != kit.layout:
@@ -1045,7 +1084,7 @@ def is_pinned(kit: Kit) -> Any:
     return torch.tensor(float(kit.sparse("A").is_pinned())), torch.zeros(())
 
 
-@work("{layout}.pickle", EVERY, result="same", since="1.11", dtypes=REAL)
+@work("{layout}.pickle", EVERY, result="same", since="1.11", more=("float64",))
 def pickled(kit: Kit) -> Any:
     made = kit.sparse("A").coalesce() if kit.layout == "coo" else kit.sparse("A")
     back = pickle.loads(pickle.dumps(made))
@@ -1107,11 +1146,22 @@ op("to-dense-batch", COMPRESSED, "Q", lambda a: a.to_dense(), IDENTITY, result="
 op("to-dense-masked", EVERY, "A", lambda a: a.to_dense(masked_grad=True), IDENTITY, grad=True, result="strided", since="2.1")
 for TARGET in LAYOUTS:
     CONVERT = lambda a, target=TARGET: convert(a, target)  # noqa: E731
-    op("to-" + TARGET, ALL, "A", CONVERT, IDENTITY, grad=True, result=TARGET, claim=EVERY, dtypes=REAL)
+    op(
+        "to-" + TARGET,
+        ALL,
+        "A",
+        CONVERT,
+        IDENTITY,
+        grad=True,
+        smooth=TARGET not in ("bsr", "bsc"),
+        result=TARGET,
+        claim=EVERY,
+        more=("float64",),
+    )
     op("to-" + TARGET, "coo csr csc", "A", CONVERT, IDENTITY, shapes=("nnz0",), result=TARGET, claim=EVERY)
     op("to-" + TARGET, "coo csr csc", "A", CONVERT, IDENTITY, dtypes=REST, result=TARGET, tier="full", claim=EVERY)
     op("to-" + TARGET, "csr csc", "A", CONVERT, IDENTITY, index=("i32",), result=TARGET, claim=EVERY)
-    op("strided.to-%s" % TARGET, "strided", "d", CONVERT, IDENTITY, dtypes=NUMERIC + ("bool",), grad=True, result=TARGET,
+    op("strided.to-%s" % TARGET, "strided", "d", CONVERT, IDENTITY, dtypes=NUMERIC + ("bool",), grad=True, smooth=False, result=TARGET,
        claim="strided")  # fmt: skip
     op("strided.to-%s" % TARGET, "strided", "d", CONVERT, IDENTITY, shapes=("noncontig", "empty"), result=TARGET)
 op("strided.to-sparse-dim", "strided", "d", lambda d: d.to_sparse(1), IDENTITY, result="coo", claim="strided")
@@ -1176,19 +1226,27 @@ op(
     result="strided",
     claim="coo",
     source=LINALG,
-    dtypes=REAL,
+    more=("float64",),
 )
 op("mm-out", EVERY, "A x y", lambda a, x, y: torch.mm(a, x, out=y), lambda a, x, y: a @ x, result="strided")
 op("matmul", ALL, "A x", DENSE_MM, grad=True, result="strided", claim="coo csr", source=LINALG, dtypes=REAL)
 op("matmul", EVERY, "A x", DENSE_MM, dtypes=("float16", "bfloat16", "complex64", "int64"), result="strided", claim="coo csr")
-op("matmul-left", ALL, "l A", DENSE_MM, grad=True, result="strided", source=LINALG, dtypes=REAL)
-op("matmul-vector", EVERY, "A v", DENSE_MM, grad=True, result="strided", claim="coo csr", source=LINALG, dtypes=REAL)
+op("matmul-left", ALL, "l A", DENSE_MM, grad=True, result="strided", source=LINALG, more=("float64",))
+op("matmul-vector", EVERY, "A v", DENSE_MM, grad=True, result="strided", claim="coo csr", source=LINALG, more=("float64",))
 op("matmul-batch", COMPRESSED, "Q t", DENSE_MM, result="strided", since="1.12")
 op("matmul-broadcast", COMPRESSED, "A t", DENSE_MM, result="strided", since="1.12", source="pytorch#75784")
-op("mv", ALL, "A v", lambda a, v: a.mv(v), grad=True, result="strided", claim="coo csr", source=LINALG, dtypes=REAL)
+op("mv", ALL, "A v", lambda a, v: a.mv(v), grad=True, result="strided", claim="coo csr", source=LINALG, more=("float64",))
 op("mv", EVERY, "A v", lambda a, v: a.mv(v), dtypes=("float16", "bfloat16", "complex64", "int64"), result="strided",
    claim="coo csr")  # fmt: skip
-op("addmv", EVERY, "u A v", lambda u, a, v: torch.addmv(u, a, v, beta=0.5, alpha=2.0), grad=True, result="strided", dtypes=REAL)
+op(
+    "addmv",
+    EVERY,
+    "u A v",
+    lambda u, a, v: torch.addmv(u, a, v, beta=0.5, alpha=2.0),
+    grad=True,
+    result="strided",
+    more=("float64",),
+)
 op("addmm", EVERY, "y A x", lambda y, a, x: torch.addmm(y, a, x, beta=0.5, alpha=2.0), grad=True, result="strided",
    claim="coo", source=LINALG, dtypes=REAL)  # fmt: skip
 op("addmm-out", EVERY, "y A x", lambda y, a, x: torch.addmm(y, a, x, beta=0.5, alpha=2.0, out=torch.empty_like(y)),
@@ -1198,7 +1256,7 @@ op("addmm-inplace", EVERY, "y A x", lambda y, a, x: y.addmm_(a, x, beta=0.5, alp
 op("addmm-left", EVERY, "k u A", lambda k, u, a: torch.addmm(k.t()[:, :1], u.unsqueeze(0), a, beta=0.5),
    lambda k, u, a: 0.5 * k.t()[:, :1] + u.unsqueeze(0) @ a, result="strided", dtypes=("float64",))  # fmt: skip
 op("sparse-addmm", EVERY, "y A x", lambda y, a, x: torch.sparse.addmm(y, a, x, beta=0.5, alpha=2.0),
-   lambda y, a, x: 0.5 * y + 2.0 * (a @ x), grad=True, result="strided", claim="coo:grad", source=LINALG, dtypes=REAL)  # fmt: skip
+   lambda y, a, x: 0.5 * y + 2.0 * (a @ x), grad=True, result="strided", claim="coo:grad", source=LINALG, more=("float64",))  # fmt: skip
 op(
     "addmm",
     EVERY,
@@ -1207,6 +1265,8 @@ op(
     lambda c, a, s: 0.5 * c + 2.0 * (a @ s),
     dtypes=REAL,
 )
+op("addmv-out", COMPRESSED, "u A v", lambda u, a, v: torch.addmv(u, a, v, out=torch.empty_like(u)),
+   lambda u, a, v: u + a @ v, result="strided")  # fmt: skip
 op("addmm-dense", EVERY, "m A S", lambda m, a, s: torch.addmm(m, a, s, beta=0.5, alpha=2.0), result="strided")
 op("mm", EVERY, "A S", SPARSE_MM, DENSE_MM, grad=True, claim="coo", source=SPECIFIC, dtypes=REAL)
 op("mm", "csr csc", "A S", SPARSE_MM, DENSE_MM, index=("i32",), source=SPECIFIC)
@@ -1215,12 +1275,12 @@ op("matmul", EVERY, "A S", DENSE_MM, grad=True, claim="coo", dtypes=REAL)
 op("mm", "csr", "A S:coo", SPARSE_MM, DENSE_MM, dtypes=REAL)
 op("mm", "coo", "A S:csr", SPARSE_MM, DENSE_MM, dtypes=REAL)
 op("mm", "csr", "A S:csc", SPARSE_MM, DENSE_MM, dtypes=REAL)
-op("bmm", "coo", "T t", lambda a, x: torch.bmm(a, x), dtypes=NUMERIC, grad=True, result="strided", claim="coo", source=LINALG)
+op("bmm", "coo", "T t", lambda a, x: torch.bmm(a, x), more=NUMERIC[1:], grad=True, result="strided", claim="coo", source=LINALG)
 op("bmm", COMPRESSED, "Q t", lambda a, x: torch.bmm(a, x), result="strided", since="1.12")
 op("bmm-out", "coo", "T t q", lambda a, x, y: torch.bmm(a, x, out=y), lambda a, x, y: a @ x, result="strided")
 op("baddbmm", COMPRESSED, "q Q t", lambda y, a, x: torch.baddbmm(y, a, x, beta=0.5), result="strided", since="1.12")
-op("smm", EVERY, "A x", lambda a, x: torch.smm(a, x), DENSE_MM, result="coo", claim="coo", source=LINALG, dtypes=REAL)
-op("hspmm", EVERY, "A x", lambda a, x: torch.hspmm(a, x), DENSE_MM, result="coo", claim="coo", source=LINALG, dtypes=REAL)
+op("smm", EVERY, "A x", lambda a, x: torch.smm(a, x), DENSE_MM, result="coo", claim="coo", source=LINALG, more=("float64",))
+op("hspmm", EVERY, "A x", lambda a, x: torch.hspmm(a, x), DENSE_MM, result="coo", claim="coo", source=LINALG, more=("float64",))
 op("hspmm-out", "coo", "A x", lambda a, x: torch.hspmm(a, x, out=torch.hspmm(a, x) * 0), DENSE_MM, result="coo")
 op("sspaddmm", EVERY, "C A n", lambda c, a, n: torch.sspaddmm(c, a, n.t().contiguous(), beta=0.5, alpha=2.0),
    lambda c, a, n: 0.5 * c + 2.0 * (a @ n.t()), result="coo", claim="coo", source=LINALG)  # fmt: skip
@@ -1228,7 +1288,7 @@ op("einsum", "coo csr", "A x", lambda a, x: torch.einsum("ij,jk->ik", a, x), DEN
 op("tensordot", "coo csr", "A x", lambda a, x: torch.tensordot(a, x, dims=1), DENSE_MM, result="strided")
 SAMPLED = lambda a, m, n: 0.5 * a + 2.0 * (m @ n) * (a != 0)  # noqa: E731
 op("sampled-addmm", EVERY, "A m n", lambda a, m, n: need("sparse", "sampled_addmm")(a, m, n, beta=0.5, alpha=2.0), SAMPLED,
-   grad=True, result="same", since="1.12", claim="csr", source=SPECIFIC, dtypes=REAL)  # fmt: skip
+   grad=True, result="same", since="1.12", claim="csr", source=SPECIFIC, more=("float64",))  # fmt: skip
 op("sampled-addmm", "csr", "A m n", lambda a, m, n: need("sparse", "sampled_addmm")(a, m, n, beta=0.5, alpha=2.0), SAMPLED,
    dtypes=("complex64", "float16", "bfloat16"), result="csr", since="1.12", claim="csr", source=SPECIFIC)  # fmt: skip
 op("sampled-addmm", "csr", "A m n", lambda a, m, n: need("sparse", "sampled_addmm")(a, m, n, beta=0.5, alpha=2.0), SAMPLED,
@@ -1250,16 +1310,19 @@ def reduced(a: Any, x: Any, reduce: str) -> Any:
 for REDUCE in ("sum", "mean", "amax", "amin"):
     op("mm-" + REDUCE, "coo csr csc", "P x", lambda a, x, reduce=REDUCE: torch.sparse.mm(a, x, reduce),
        lambda a, x, reduce=REDUCE: reduced(a, x, reduce), grad=REDUCE in ("sum", "mean"), result="strided", since="2.0",
-       claim="csr:grad", source=SPECIFIC, dtypes=REAL)  # fmt: skip
+       claim="csr:grad", source=SPECIFIC, more=("float64",))  # fmt: skip
     op("mm-" + REDUCE, "csr", "A x", lambda a, x, reduce=REDUCE: torch.sparse.mm(a, x, reduce),
        lambda a, x, reduce=REDUCE: reduced(a, x, reduce), dtypes=HALVES, result="strided", since="2.0", claim="csr", tol=4)  # fmt: skip
 op("triangular-solve", EVERY, "y L", lambda y, a: torch.triangular_solve(y, a, upper=False)[0],
    lambda y, a: torch.linalg.solve(a.tril(), y),
-   dtypes=REAL + ("complex64",), grad=True, result="strided", since="1.12", tol=10)  # fmt: skip
+   more=("float64", "complex64"), grad=True, result="strided", since="1.12", tol=10)  # fmt: skip
+op("triangular-solve-out", "csr bsr", "y L",
+   lambda y, a: torch.triangular_solve(y, a, upper=False, out=(torch.empty_like(y), torch.empty(0, dtype=y.dtype, device=y.device)))[0],
+   lambda y, a: torch.linalg.solve(a.tril(), y), result="strided", since="1.12", tol=10)  # fmt: skip
 op("spsolve", "csr", "L u", lambda a, u: need("sparse", "spsolve")(a, u), lambda a, u: torch.linalg.solve(a, u.unsqueeze(1))[:, 0],
-   result="strided", since="2.5", claim="csr", tol=10, source=LINALG, dtypes=REAL)  # fmt: skip
+   result="strided", since="2.5", claim="csr", tol=10, source=LINALG, more=("float64",))  # fmt: skip
 op("svd-lowrank", EVERY, "A", lambda a: torch.svd_lowrank(a, q=6)[1], lambda a: torch.linalg.svd(a)[1][:6], result="strided",
-   claim="coo csr", tol=100, source=LINALG, dtypes=REAL)  # fmt: skip
+   claim="coo csr", tol=100, source=LINALG, more=("float64",))  # fmt: skip
 op("lobpcg", EVERY, "L", lambda a: torch.lobpcg(symmetric(a), k=1)[0], lambda a: torch.linalg.eigvalsh(a @ a.t())[-1:],
    result="strided", tier="full", claim="coo csr", tol=1000, source=LINALG)  # fmt: skip
 
@@ -1288,11 +1351,11 @@ op(
 )
 op("add", "coo", "A B", lambda a, b: a + b, shapes=("dup",) + SHAPES, result="same", claim="coo", source=TENSOR)
 op("add", "csr csc", "A B", lambda a, b: a + b, shapes=SHAPES, result="same")
-op("add-same-pattern", ALL, "A", lambda a: a + a, grad=True, result="same", claim="coo", dtypes=REAL)
+op("add-same-pattern", ALL, "A", lambda a: a + a, grad=True, result="same", claim="coo", more=("float64",))
 op("add", "csr", "A B:coo", lambda a, b: a + b)
 op("add", "coo", "A B:csr", lambda a, b: a + b)
-op("sub", ALL, "A B", lambda a, b: a - b, grad=True, result="same", claim="coo", source=TENSOR, dtypes=REAL)
-op("mul", ALL, "A B", lambda a, b: a * b, grad=True, result="same", claim="coo", source=TENSOR, dtypes=REAL)
+op("sub", ALL, "A B", lambda a, b: a - b, grad=True, result="same", claim="coo", source=TENSOR, more=("float64",))
+op("mul", ALL, "A B", lambda a, b: a * b, grad=True, result="same", claim="coo", source=TENSOR, more=("float64",))
 op("mul", "coo csr", "A B", lambda a, b: a * b, dtypes=HALVES + ("complex64", "int64"), result="same", claim="coo")
 op("mul", "coo csr", "A B", lambda a, b: a * b, shapes=SHAPES, result="same", claim="coo")
 op("div", EVERY, "A P", lambda a, b: a / b, lambda a, b: a / b)
@@ -1307,7 +1370,7 @@ op("mul-out", "coo csr", "A B", lambda a, b: torch.mul(a, b, out=torch.zeros_lik
 op("mul-scalar", ALL, "A", lambda a: a * 3, dtypes=NUMERIC, grad=True, result="same", claim="coo", source=TENSOR)
 op("mul-scalar-inplace", ALL, "A", lambda a: a.mul_(3), lambda a: a * 3, result="same", claim="coo", source=TENSOR)
 op("mul-0dim", EVERY, "A", lambda a: a * torch.tensor(3.0, device=a.device, dtype=a.dtype), lambda a: a * 3, result="same")
-op("div-scalar", ALL, "A", lambda a: a / 2, grad=True, result="same", claim="coo", source=TENSOR, dtypes=REAL)
+op("div-scalar", ALL, "A", lambda a: a / 2, grad=True, result="same", claim="coo", source=TENSOR, more=("float64",))
 op("div-scalar-inplace", ALL, "A", lambda a: a.div_(2), lambda a: a / 2, result="same", claim="coo", source=TENSOR)
 op("div-0dim", EVERY, "A", lambda a: a / torch.tensor(2.0, device=a.device, dtype=a.dtype), lambda a: a / 2, result="same")
 op("div-scalar-trunc", "coo csr", "A", lambda a: torch.div(a, 2, rounding_mode="trunc"), result="same")
@@ -1323,20 +1386,38 @@ op(
 )
 op("div-trunc-out", "coo", "A", lambda a: torch.div(a, torch.tensor(2.0, device=a.device, dtype=a.dtype), rounding_mode="trunc", out=torch.zeros_like(a)),
    lambda a: torch.div(a, 2, rounding_mode="trunc"), result="same")  # fmt: skip
-op("floor-divide-scalar", "coo csr", "A", lambda a: torch.floor_divide(a, 2), lambda a: torch.floor(a / 2), result="same",
+op("floor-divide-scalar", "coo csr", "A", lambda a: torch.floor_divide(a, 2), lambda a: torch.floor_divide(a, 2), result="same",
    tier="full")  # fmt: skip
-op("floor-divide-inplace", "coo", "A", lambda a: a.floor_divide_(2), lambda a: torch.floor(a / 2), result="same", tier="full")
+op(
+    "floor-divide-inplace",
+    "coo",
+    "A",
+    lambda a: a.floor_divide_(2),
+    lambda a: torch.floor_divide(a, 2),
+    result="same",
+    tier="full",
+)
 op("floor-divide-out", "coo", "A", lambda a: torch.floor_divide(a, torch.tensor(2.0, device=a.device, dtype=a.dtype), out=torch.zeros_like(a)),
-   lambda a: torch.floor(a / 2), result="same", tier="full")  # fmt: skip
-op("pow", ALL, "A", lambda a: a**2, dtypes=REAL + ("complex64", "int64"), grad=True, result="same", claim="coo", source=TENSOR)
+   lambda a: torch.floor_divide(a, 2), result="same", tier="full")  # fmt: skip
+op(
+    "pow",
+    ALL,
+    "A",
+    lambda a: a**2,
+    more=("float64", "complex64", "int64"),
+    grad=True,
+    result="same",
+    claim="coo",
+    source=TENSOR,
+)
 op("pow-out", "coo", "A", lambda a: torch.pow(a, 2, out=torch.zeros_like(a)), lambda a: a**2, result="same")
 op("square", EVERY, "A", lambda a: a.square(), result="same", claim="coo", source=TENSOR)
 op("add-scalar", EVERY, "A", lambda a: a + 1)
 op("add-dense", ALL, "A d", lambda a, d: a + d, grad=True)
-op("dense-add", ALL, "d A", lambda d, a: d + a, dtypes=NUMERIC, grad=True, result="strided", claim="coo")
+op("dense-add", ALL, "d A", lambda d, a: d + a, more=NUMERIC[1:], grad=True, result="strided", claim="coo")
 op("dense-add-inplace", ALL, "d A", lambda d, a: d.add_(a), lambda d, a: d + a, result="strided", claim="coo")
 op("dense-sub", EVERY, "d A", lambda d, a: d - a, grad=True, result="strided")
-op("mul-dense", ALL, "A d", lambda a, d: a * d, grad=True, dtypes=REAL)
+op("mul-dense", ALL, "A d", lambda a, d: a * d, grad=True, more=("float64",))
 op("dense-mul", EVERY, "d A", lambda d, a: d * a, grad=True)
 op("mul-dense-column", "coo csr", "A k", lambda a, k: a * k, grad=True)
 op("mul-dense-row", "coo csr", "A v", lambda a, v: a * v, grad=True)
@@ -1363,7 +1444,7 @@ op("where", EVERY, "A B", lambda a, b: torch.where(torch.ones(a.shape, dtype=tor
 op("clamp", EVERY, "A", lambda a: a.clamp(min=0), dtypes=("float32",))
 
 
-@work("csr.add-keeps-index-dtype", "csr", dtypes=REAL, source="pytorch#95224")
+@work("csr.add-keeps-index-dtype", "csr", more=("float64",), source="pytorch#95224")
 def add_keeps_index(kit: Kit) -> Any:
     total = kit.sparse("A") + kit.sparse("B")
     if parts_of(total)[0].dtype != torch.int64:
@@ -1371,7 +1452,7 @@ def add_keeps_index(kit: Kit) -> Any:
     return total, kit.truth("A") + kit.truth("B")
 
 
-@work("csr.mm-expanded-values", "csr", dtypes=REAL, source="pytorch#111574")
+@work("csr.mm-expanded-values", "csr", more=("float64",), source="pytorch#111574")
 def mm_expanded(kit: Kit) -> Any:
     """Values that are one number, expanded: stride 0."""
     crow, col, values = parts_of(kit.sparse("A"))
@@ -1392,13 +1473,25 @@ DOCUMENTED = set(
     "abs asin asinh atan atanh ceil conj_physical floor log1p neg round sin sinh sign sgn signbit tan tanh trunc expm1 sqrt angle"
     " isinf isposinf isneginf isnan erf erfinv".split()
 )
+STEPS = {
+    "ceil",
+    "floor",
+    "round",
+    "trunc",
+    "sign",
+    "sgn",
+    "frac",
+    "angle",
+    "abs",
+    "relu",
+}  # a kink or jump at whole numbers or at 0
 SMALL = {"asin", "erfinv", "log1p", "sqrt", "atanh"}  # defined near zero only: the operand is scaled or squared into it
 COMPLEX_TOO = set("abs asin asinh atan expm1 log1p neg sgn sin sinh sqrt tan tanh conj_physical angle positive atanh".split())
 
 
 def prepared(name: str, a: Any) -> Any:
     """The operand, within the function's domain."""
-    if name in ("sqrt", "log1p"):
+    if name in ("sqrt", "log1p") and not a.dtype.is_complex:
         return a.abs() if a.layout == torch.strided or layout_of(a) == "coo" else scaled(a, 1.0, True)
     return scaled(a, 0.125, False) if name in SMALL else a
 
@@ -1420,12 +1513,14 @@ def elementwise(name: str, a: Any) -> Any:
 
 
 def in_place(name: str, a: Any) -> Any:
-    return method(prepared(name, a), name + "_")()
+    tensor = prepared(name, a)
+    return method(tensor.coalesce() if layout_of(tensor) == "coo" else tensor, name + "_")()
 
 
 def into(name: str, a: Any, dtype: Any = None) -> Any:
     tensor = prepared(name, a)
-    target = torch.zeros_like(tensor) if dtype is None else torch.zeros_like(tensor, dtype=dtype)
+    target = torch.zeros_like(tensor) if layout_of(tensor) == "coo" else tensor.clone()
+    target = target if dtype is None else target.to(dtype)
     return need(name)(tensor, out=target)
 
 
@@ -1441,7 +1536,7 @@ for NAME in REAL_FUNCTIONS + ["atanh"] + BOOL_FUNCTIONS:
     if GIVES:
         op(ID, "coo csr", "A", APPLY, dtypes=("float64",), **dict(FULL, **GIVES))
     else:
-        op(ID, EVERY, "A", APPLY, dtypes=("float64",), grad=True, **FULL)
+        op(ID, EVERY, "A", APPLY, dtypes=("float64",), grad=NAME not in SMALL, smooth=NAME not in STEPS, **FULL)
         op(ID, "coo csr", "A", APPLY, dtypes=HALVES, **dict(FULL, tol=16.0))
     if NAME in COMPLEX_TOO:
         op(
@@ -1458,7 +1553,7 @@ for NAME in REAL_FUNCTIONS + ["atanh"] + BOOL_FUNCTIONS:
         op(ID + "-inplace", EVERY, "A", IN_PLACE, APPLY, **dict(FULL, claim="", source=""))
     if NAME not in ("positive", "isnan", "isinf", "relu"):
         INTO = lambda a, name=NAME: into(name, a, torch.bool if name in BOOL_FUNCTIONS else None)  # noqa: E731
-        op(ID + "-out", EVERY, "A", INTO, APPLY, **dict(FULL, claim="", source="", **GIVES))
+        op(ID + "-out", "coo csr", "A", INTO, APPLY, **dict(FULL, claim="", source="", **GIVES))
 # These give something at zero: torch must refuse them, or the whole table would be in doubt.
 for NAME in ("cos", "exp", "log", "sigmoid", "reciprocal", "rsqrt", "cosh"):
     op(NAME, EVERY, "A", lambda a, name=NAME: getattr(torch, name)(a), dtypes=("float32",), tier="full")
@@ -1487,29 +1582,29 @@ def masked_softmax(a: Any, log: bool = False, dim: int = 1) -> Any:
     return torch.where(there, shifted - total.log(), zero) if log else powers / total
 
 
-op("sum", ALL, "A", lambda a: a.sum(), dtypes=NUMERIC, grad=True, result="strided")
+op("sum", ALL, "A", lambda a: a.sum(), more=NUMERIC[1:], grad=True, result="strided")
 op("sum", "coo csr", "A", lambda a: a.sum(), shapes=SHAPES, result="strided")
 op("sum", "coo", "A", lambda a: a.sum(), shapes=("dup",), result="strided")
 for DIM in (0, 1):
-    op("sum-dim%d" % DIM, ALL, "A", lambda a, dim=DIM: a.sum(dim), grad=True, dtypes=REAL)
+    op("sum-dim%d" % DIM, ALL, "A", lambda a, dim=DIM: a.sum(dim), grad=True, more=("float64",))
     op("sum-dim%d-keepdim" % DIM, EVERY, "A", lambda a, dim=DIM: a.sum(dim, keepdim=True), grad=True)
     op("sparse-sum-dim%d" % DIM, EVERY, "A", lambda a, dim=DIM: torch.sparse.sum(a, dim), lambda a, dim=DIM: a.sum(dim), grad=True,
-       claim="coo:grad", source=SPECIFIC, dtypes=REAL)  # fmt: skip
+       claim="coo:grad", source=SPECIFIC, more=("float64",))  # fmt: skip
     op("sparse-softmax-dim%d" % DIM, EVERY, "A", lambda a, dim=DIM: torch.sparse.softmax(a, dim),
-       lambda a, dim=DIM: masked_softmax(a, False, dim), grad=True, result="same", claim="coo", tol=4, source=SPECIFIC, dtypes=REAL)  # fmt: skip
+       lambda a, dim=DIM: masked_softmax(a, False, dim), grad=True, result="same", claim="coo", tol=4, source=SPECIFIC, more=("float64",))  # fmt: skip
     op("sparse-log-softmax-dim%d" % DIM, EVERY, "A", lambda a, dim=DIM: torch.sparse.log_softmax(a, dim),
        lambda a, dim=DIM: masked_softmax(a, True, dim), grad=True, result="same", claim="coo", tol=4, source=SPECIFIC)  # fmt: skip
 op("sparse-sum", ALL, "A", lambda a: torch.sparse.sum(a), lambda a: a.sum(), grad=True, result="strided", claim="coo:grad",
-   source=SPECIFIC, dtypes=REAL)  # fmt: skip
+   source=SPECIFIC, more=("float64",))  # fmt: skip
 op("sparse-sum", "coo", "A", lambda a: torch.sparse.sum(a), lambda a: a.sum(), dtypes=HALVES + ("complex64", "int64"),
    result="strided", claim="coo", source=SPECIFIC)  # fmt: skip
-op("sparse-softmax", "coo", "A", lambda a: torch.sparse.softmax(a, -1), masked_softmax, dtypes=REAL, result="same", claim="coo",
+op("sparse-softmax", "coo", "A", lambda a: torch.sparse.softmax(a, -1), masked_softmax, more=("float64",), result="same", claim="coo",
    tol=4, source="pytorch#69516")  # fmt: skip
 op("sparse-softmax-dim1", "coo", "A", lambda a: torch.sparse.softmax(a, 1), masked_softmax, dtypes=HALVES, result="same", tol=4)
 op("sparse-softmax-dim1", "coo", "A", lambda a: torch.sparse.softmax(a, 1), masked_softmax, shapes=("nnz0", "one", "odd", "dup"),
    result="same", claim="coo", tol=4, source="pytorch#82107")  # fmt: skip
 op("softmax", EVERY, "A", lambda a: torch.softmax(a, 1))
-op("norm", ALL, "A", lambda a: a.norm(), grad=True, result="strided", tol=4, dtypes=REAL)
+op("norm", ALL, "A", lambda a: a.norm(), grad=True, result="strided", tol=4, more=("float64",))
 op("norm-1", EVERY, "A", lambda a: a.norm(1), result="strided", tol=4)
 op("norm-dim", "coo csr", "A", lambda a: torch.norm(a, 2, 1), lambda a: a.norm(2, 1), tol=4)
 op("native-norm", "coo", "A", lambda a: need("native_norm")(a), lambda a: a.norm(), result="strided", tol=4)
@@ -1541,9 +1636,9 @@ def mask_of(a: Any) -> Any:
 
 # --------------------------------------------------------------------------- cases: shape and selection
 
-op("transpose", ALL, "A", lambda a: a.t(), grad=True, claim="coo", source=TENSOR, dtypes=REAL)
+op("transpose", ALL, "A", lambda a: a.t(), grad=True, claim="coo", source=TENSOR, more=("float64",))
 op("transpose-01", EVERY, "A", lambda a: a.transpose(0, 1), claim="coo", source=TENSOR)
-op("transpose-mm", EVERY, "A y", lambda a, y: a.t() @ y, grad=True, result="strided", dtypes=REAL)
+op("transpose-mm", EVERY, "A y", lambda a, y: a.t() @ y, grad=True, result="strided", more=("float64",))
 op("permute", "coo csr hybrid", "A", lambda a: a.permute(1, 0), lambda a: a.permute(1, 0), claim="coo", source=TENSOR)
 op("reshape", EVERY, "A", lambda a: a.reshape(4, 12))
 op("view", EVERY, "A", lambda a: a.view(4, 12), dtypes=("float32",))
@@ -1560,7 +1655,7 @@ op("narrow", EVERY, "A", lambda a: a.narrow(0, 1, 4), dtypes=("float32",))
 op("narrow-copy", EVERY, "A", lambda a: a.narrow_copy(0, 1, 4), lambda a: a[1:5], claim="coo", source=TENSOR)
 for DIM in (0, 1):
     op("index-select-dim%d" % DIM, ALL, "A", lambda a, dim=DIM: a.index_select(dim, torch.tensor([4, 0, 4], device=a.device)),
-       lambda a, dim=DIM: a.index_select(dim, torch.tensor([4, 0, 4])), grad=True, claim="coo", source=TENSOR, dtypes=REAL)  # fmt: skip
+       lambda a, dim=DIM: a.index_select(dim, torch.tensor([4, 0, 4])), grad=True, claim="coo", source=TENSOR, more=("float64",))  # fmt: skip
     op(
         "cat-dim%d" % DIM,
         ALL,
@@ -1569,7 +1664,7 @@ for DIM in (0, 1):
         grad=True,
         claim="coo",
         source=TENSOR,
-        dtypes=REAL,
+        more=("float64",),
     )
 op("stack", ALL, "A B", lambda a, b: torch.stack([a, b]), claim="coo")
 op(
@@ -1592,7 +1687,7 @@ op("repeat", EVERY, "A", lambda a: a.repeat(2, 1), dtypes=("float32",))
 # --------------------------------------------------------------------------- cases: autograd beyond `backward`
 
 
-@work("{layout}.edge-weights", EVERY, result="strided", tol=4, dtypes=REAL)
+@work("{layout}.edge-weights", EVERY, result="strided", tol=4, more=("float64",))
 def edge_weights(kit: Kit) -> Any:
     """Trainable weights: values -> constructor -> product -> loss; the gradient must reach the weights."""
     made = kit.sparse("A")
@@ -1678,7 +1773,7 @@ op("module.embedding-coo-weight", "coo", "A", lambda a: torch.nn.functional.embe
    lambda a: a[[4, 0, 1]])  # fmt: skip
 op("module.mse-loss-{layout}", EVERY, "A d", lambda a, d: torch.nn.functional.mse_loss(a, d), tol=4, dtypes=("float32",))
 op("module.cross-entropy-{layout}-target", EVERY, "d A", lambda d, a: torch.nn.functional.cross_entropy(d, a), tol=10,
-   dtypes=REAL)  # fmt: skip
+   more=("float64",))  # fmt: skip
 
 
 @work("module.dropout-{layout}", EVERY)
@@ -1902,7 +1997,7 @@ def two_hop(kit: Kit) -> Any:
     return torch.sparse.mm(stored_as(kit, truth), stored_as(kit, truth)), truth @ truth
 
 
-@work("work.pagerank-{layout}", "coo csr", result="strided", tol=50, dtypes=REAL)
+@work("work.pagerank-{layout}", "coo csr", result="strided", tol=50, more=("float64",))
 def pagerank(kit: Kit) -> Any:
     _, truth = graph(False)
     dense = (truth / truth.sum(1, keepdim=True).clamp(min=1)).t()
@@ -1975,7 +2070,7 @@ def adam_on_touched(parameters: Any, sparse: bool) -> Any:
     return torch.optim.SparseAdam(list(parameters), lr=0.1)
 
 
-@work("work.embedding-sgd", "coo", result="strided", tol=50, dtypes=REAL)
+@work("work.embedding-sgd", "coo", result="strided", tol=50, more=("float64",))
 def embedding_sgd(kit: Kit) -> Any:
     make = lambda p, s: torch.optim.SGD(p, lr=0.1)  # noqa: E731
     return embed_train(kit, True, make), embed_train(kit, False, make)
@@ -2050,7 +2145,7 @@ def gather_grad(kit: Kit) -> Any:
     return table.grad.to_dense(), twin.grad
 
 
-@work("work.recommender", "coo", result="strided", tol=100, dtypes=REAL)
+@work("work.recommender", "coo", result="strided", tol=100, more=("float64",))
 def recommender(kit: Kit) -> Any:
     """A bag of categories, a dense part and a small network: sparse gradients beside dense ones, two optimizers."""
 
@@ -2132,7 +2227,7 @@ def prune_finetune(kit: Kit) -> Any:
 @work("work.prune-module", "coo", result="strided", tol=4)
 def prune_module(kit: Kit) -> Any:
     """torch.nn.utils.prune on a Linear, then the weight to sparse."""
-    import torch.nn.utils.prune as prune_tools
+    prune_tools = importlib.import_module("torch.nn.utils.prune")
 
     layer = torch.nn.Linear(8, 8, bias=False)
     layer.weight = torch.nn.Parameter(kit.move(grid(8, 8, 4)))
@@ -2157,7 +2252,7 @@ def attention_sampled(kit: Kit) -> Any:
     return torch.sparse.mm(weights, kit.move(v)), dense @ v
 
 
-@work("work.attention-block", "bsr", dtypes=REAL + HALVES, result="strided", tol=50)
+@work("work.attention-block", "bsr", more=("float64",) + HALVES, result="strided", tol=50)
 def attention_block(kit: Kit) -> Any:
     """Block-sparse attention weights times values."""
     weights = kit.truth("A")
@@ -2233,7 +2328,7 @@ def first_of(batch: "list[Any]") -> Any:
       source="pytorch#20248")  # fmt: skip
 def dataloader(kit: Kit) -> Any:
     """Sparse matrices out of a DataLoader worker process: a hang before 2.2."""
-    import torch.utils.data as data
+    data = importlib.import_module("torch.utils.data")
 
     loader = data.DataLoader(GraphSet([kit.sparse("A")]), batch_size=1, num_workers=1, collate_fn=first_of)
     return next(iter(loader)), kit.truth("A")
@@ -2241,14 +2336,14 @@ def dataloader(kit: Kit) -> Any:
 
 @work("work.dataloader-{layout}", "coo csr", devices=("cpu",), dtypes=("float32",), result="same", tier="full")
 def dataloader_same(kit: Kit) -> Any:
-    import torch.utils.data as data
+    data = importlib.import_module("torch.utils.data")
 
     return next(iter(data.DataLoader(GraphSet([kit.sparse("A")]), batch_size=1, collate_fn=first_of))), kit.truth("A")
 
 
 @work("work.default-collate-{layout}", "coo csr", devices=("cpu",), dtypes=("float32",), tier="full")
 def default_collate(kit: Kit) -> Any:
-    import torch.utils.data as data
+    data = importlib.import_module("torch.utils.data")
 
     return next(iter(data.DataLoader(GraphSet([kit.sparse("A"), kit.sparse("B")]), batch_size=2))), torch.stack(
         [kit.truth("A"), kit.truth("B")])  # fmt: skip
@@ -2269,7 +2364,7 @@ def answer(queue: Any, back: Any) -> None:
 )
 def multiprocess(kit: Kit) -> Any:
     """A sparse tensor through a queue to another process; what it saw comes back."""
-    import torch.multiprocessing as processes
+    processes = importlib.import_module("torch.multiprocessing")
 
     context = processes.get_context("fork")
     queue, back = context.Queue(), context.SimpleQueue()
@@ -2346,7 +2441,7 @@ def nested(kit: Kit) -> Any:
 @work("work.allreduce-gloo", "coo", devices=("cpu",), dtypes=("float32",), tier="full", result="coo")
 def allreduce(kit: Kit) -> Any:
     """Sparse gradients as data parallel training adds them up, in a group of one."""
-    import torch.distributed as group
+    group = importlib.import_module("torch.distributed")
 
     if not group.is_available():
         raise Absent("torch.distributed")
@@ -2361,7 +2456,7 @@ def allreduce(kit: Kit) -> Any:
 @work("work.ddp-sparse-grad", "coo", devices=("cpu",), dtypes=("float32",), tier="full", result="strided")
 def ddp(kit: Kit) -> Any:
     """DistributedDataParallel over gloo with a sparse embedding, in a group of one."""
-    import torch.distributed as group
+    group = importlib.import_module("torch.distributed")
 
     if not group.is_available():
         raise Absent("torch.distributed")
@@ -2432,7 +2527,7 @@ def assign_profiles() -> None:
                 if one in CASES:
                     case = CASES[one]
                     CASES[one] = case._replace(
-                        profiles=case.profiles + (name,), tier="quick" if name == "core" else case.tier
+                        profiles=case.profiles + (name,), tier="quick" if name == "core" else "standard" if case.tier == "full" else case.tier
                     )  # fmt: skip
 
 
@@ -2459,10 +2554,12 @@ class Control(NamedTuple):
 CONTROLS = {}  # type: dict[str, Control]
 
 
-def control(name: str, expected: str, devices: "tuple[str, ...]") -> "Callable[[Callable[..., Any]], None]":
+def control(name: str, expected: str, devices: "tuple[str, ...]", operands: str = "") -> "Callable[[Callable[..., Any]], None]":
+    """Declares a control; with operands its function gets them, and is compared with their product."""
+
     def register(fn: "Callable[..., Any]") -> None:
         for device in devices:
-            recipe = Recipe(fn, fn, (), "coo", "", "", 1.0)
+            recipe = Recipe(fn, DENSE_MM, tuple(operands.split()), "coo", "", "", 1.0)
             name_here = "control.%s.%s" % (name, device)
             CONTROLS[name_here] = Control(expected, device, Case(
                 name_here, "coo", name, "float32", "", "", device, False, "quick", "", (), "", "", recipe))  # fmt: skip
@@ -2491,6 +2588,11 @@ def control_unsupported(kit: Kit) -> Any:
 def control_fallback(kit: Kit) -> Any:
     moved = torch.sparse.mm(kit.sparse("A").to("cpu"), kit.dense("x").to("cpu"))
     return moved, kit.truth("A") @ kit.truth("x")
+
+
+@control("detour", "fallback", ("cuda",), "A x")
+def control_detour(a: Any, x: Any) -> Any:
+    return torch.sparse.mm(a.to("cpu"), x.to("cpu")).to(a.device)  # the result is where it should be, the work was not
 
 
 @control("crash", "crash", ("cpu",))
@@ -2552,7 +2654,7 @@ def unlike(seen: Any, reference: Any, case: Case) -> str:
 
 def tolerance(case: Case) -> "tuple[float, float]":
     """rtol and atol of a case, before its factor."""
-    return TOLERANCE.get(case.dtype, (0.0, 0.0))
+    return TOLERANCE.get(case.dtype, TOLERANCE["float32"] if case.recipe.out == "any" else (0.0, 0.0))
 
 
 def compare(actual: Any, reference: Any, case: Case, device: Any) -> "tuple[str, str, str]":
@@ -2653,12 +2755,42 @@ def operands_of(case: Case, device: Any) -> "tuple[list[Any], list[Any]]":
     return operands, twins
 
 
-def run_case(case: Case, device: Any) -> "dict[str, Any]":
-    """Runs one case here and now; never raises. device: where it really runs (differs from the id when injected)."""
+def gradcheck(case: Case, device: Any) -> "tuple[str, str, str]":
+    """torch's own comparison of analytical and numerical gradients, over the stored elements of sparse operands."""
+    check = torch.autograd.gradcheck
+    known = inspect.signature(check).parameters
+    # A sparse operand's gradient may be cut to its pattern (masked) or whole: torch has both, and both are right.
+    ways = [{"masked": True}, {"masked": False}] if "masked" in known else [{"check_sparse_nnz": True}]  # type: list[dict[str, Any]]
+
+    def strided(*operands: Any) -> Any:
+        result = case.recipe.fn(*operands)
+        return result if layout_of(result) == "strided" else result.to_dense()
+
+    first = None  # type: RuntimeError | None
+    for way in ways:
+        try:
+            check(strided, tuple(operands_of(case, device)[0]), **way)
+            return "pass", "", ""
+        except RuntimeError as error:
+            first = first or error
+    if first is not None and "Jacobian mismatch" not in str(first):
+        raise first
+    return "wrong", "gradient", "gradcheck: " + " ".join(str(first).split())[:300]
+
+
+def run_case(case: Case, device: Any, see_kernels: bool = False) -> "dict[str, Any]":
+    """Runs one case here and now; never raises. device: where it really runs (differs from the id when injected).
+
+    see_kernels: run what passed a second time under the profiler, to see that the GPU did the work.
+    """
     started = time.perf_counter()
     data = {}  # type: dict[str, Any]
     stage = "operands: "
     try:
+        if case.shape == GRADCHECK:
+            stage = ""
+            outcome, kind, detail = gradcheck(case, device)
+            return outcome_of(case, started, outcome, kind, detail, data)
         if case.recipe.operands:
             operands, twins = operands_of(case, device)
             stage = ""
@@ -2685,16 +2817,474 @@ def run_case(case: Case, device: Any) -> "dict[str, Any]":
             outcome, kind, detail, data["gradients"] = grads_differ(case, operands, twins, device)
         elif outcome == "pass" and isinstance(actual, torch.Tensor) and not case.recipe.result:
             data["layout"] = layout_of(actual)
+        if outcome == "pass" and see_kernels:
+            stage = "under the profiler: "
+            problem, data["gpu"] = watched(case, device)
+            if problem:
+                outcome, kind, detail = "fallback", "cpu-detour", problem
     except Broken as error:
         outcome, kind, detail = "wrong", "structure", str(error)
     except Exception as error:
         outcome, kind = classify(error)
         detail = stage + first_line(error)
+    return outcome_of(case, started, outcome, kind, detail, data)
+
+
+def outcome_of(case: Case, started: float, outcome: str, kind: str, detail: str, data: "dict[str, Any]") -> "dict[str, Any]":
+    """A case's result as it is sent, without what is empty."""
     result = {"id": case.id, "outcome": outcome, "duration_ms": round((time.perf_counter() - started) * 1e3, 3)}
-    for key, value in (("kind", kind), ("detail", detail), ("data", data)):
-        if value:
-            result[key] = value
+    result.update({key: value for key, value in (("kind", kind), ("detail", detail), ("data", data)) if value})
     return result
+
+
+# --------------------------------------------------------------------------- evidence: did the GPU do the work?
+
+# A read-back of a count is normal (cuSPARSE asks for the number of elements); a whole operand is not.
+DETOUR_BYTES = 32
+
+
+def gpu_events(trace: "dict[str, Any]") -> "list[tuple[str, int]]":
+    """(name, bytes copied or 0) of what ran on the GPU, in order of time, from a trace in Chrome's format as torch's
+    profiler exports it; memory sets are left out."""
+    found = []
+    for event in trace.get("traceEvents", []):
+        kind = str(event.get("cat", "")).lower()
+        if event.get("ph") == "X" and kind in ("kernel", "gpu_memcpy", "memcpy"):
+            size = event.get("args", {}).get("bytes", 0) if "memcpy" in kind else 0
+            found.append((event.get("ts", 0), str(event.get("name", "")), int(size)))
+    return [(name, size) for _, name, size in sorted(found)]
+
+
+def judge_events(events: "list[tuple[str, int]]", works: bool) -> "tuple[str, dict[str, Any]]":
+    """(`fallback` reason or "", evidence) from what the GPU did for a case. works: whether it must compute anything."""
+    kernels = [name for name, size in events if not name.startswith("Memcpy")]
+    evidence = {"kernels": len(kernels), "names": list(dict.fromkeys(kernels))[:3]}  # type: dict[str, Any]
+    left = 0
+    for name, size in events:
+        if name.startswith("Memcpy DtoH") and size >= DETOUR_BYTES:
+            left = size
+        elif name.startswith("Memcpy HtoD") and size >= DETOUR_BYTES and left:
+            return "%d bytes went to the CPU and %d came back: the work was done there" % (left, size), evidence
+    if works and not kernels:
+        return "no kernel ran on the GPU", evidence
+    return "", evidence
+
+
+def profiled(run: "Callable[[], None]") -> "list[tuple[str, int]]":
+    """What the GPU did while `run` ran. Empty where the profiler cannot see the GPU (no CUPTI in this container)."""
+    activities = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activities.CPU, activities.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        profile.export_chrome_trace(path)
+        with open(path) as stream:
+            return gpu_events(json.load(stream))
+
+
+# Operations that only change what describes a tensor: nothing has to run for them.
+NO_KERNEL = re.compile(
+    r"(create|to-|copy|clone|detach|transpose|permute|unsqueeze|indices|values|counts|requires-grad|contiguous|view|select|element|pin|zeros|resize|sparse-resize)"
+)
+
+
+def watched(case: Case, device: Any) -> "tuple[str, dict[str, Any]]":
+    """Runs a case that passed once more under the profiler: (`fallback` reason or "", evidence)."""
+    if not case.recipe.operands:
+        events = profiled(lambda: case.recipe.fn(Kit(case, device)))
+        return "", judge_events([event for event in events if not event[0].startswith("Memcpy")], False)[1]
+    operands = operands_of(case, device)[0]
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+
+    def run() -> None:
+        result = case.recipe.fn(*operands)
+        if case.backward:
+            loss_of(result if layout_of(result) == "strided" else result.to_dense(), "strided").backward()
+
+    problem, evidence = judge_events(profiled(run), not NO_KERNEL.match(case.op) or case.backward)
+    evidence["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+    return problem, evidence
+
+
+# --------------------------------------------------------------------------- declared: which kernels a case needs
+
+# Dispatch keys under which torch registers kernels for the layouts, without their device.
+KEYS = {"coo": "Sparse", "csr": "SparseCsr", "csc": "SparseCsr", "bsr": "SparseCsr", "bsc": "SparseCsr"}
+
+
+def tensors_in(value: Any) -> "list[Any]":
+    """Every tensor in arguments or results, also within lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [one for item in value for one in tensors_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def tracer(seen: "list[tuple[str, str]]") -> Any:
+    """A TorchDispatchMode that notes (operator, `Sparse` or `SparseCsr`) of calls with a sparse tensor. Raises Absent."""
+    try:
+        base = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+    except (ImportError, AttributeError) as error:
+        raise Absent("TorchDispatchMode") from error
+
+    class Tracer(base):  # type: ignore[misc,valid-type]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            name = func._schema.name + ("." + func._schema.overload_name if func._schema.overload_name else "")
+            layouts = {layout_of(one) for one in tensors_in([args, kwargs])}
+            layouts |= {str(kwargs["layout"]).replace("torch.sparse_", "")} if kwargs.get("layout") else set()
+            for key in sorted({KEYS[one] for one in layouts if one in KEYS}):
+                seen.append((name, key))
+            return func(*args, **kwargs)
+
+    return Tracer()
+
+
+def names_called(run: "Callable[[], None]") -> "list[tuple[str, str]]":
+    """For torch that has no dispatch mode: operators from the profiler that have a sparse CPU kernel in this build."""
+    with torch.autograd.profiler.profile() as profile:
+        attempt(run)
+    found = []
+    for name in dict.fromkeys(event.name for event in profile.function_events if event.name.startswith("aten::")):
+        for schema in attempt(lambda name=name: torch._C._jit_get_schemas_for_operator(name), []):
+            full = name + ("." + schema.overload_name if schema.overload_name else "")
+            found += [(full, key) for key in ("Sparse", "SparseCsr") if has_kernel(full, key + "CPU")]
+    return found
+
+
+def has_kernel(operator: str, key: str) -> bool:
+    """Whether this build has a kernel for the dispatch key, its own or a composite one. Nothing is run, no GPU is needed."""
+    if (operator, key) not in REGISTERED:
+        computed = getattr(torch._C, "_dispatch_has_computed_kernel_for_dispatch_key", None)
+        direct = getattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
+        if computed or direct:
+            REGISTERED[operator, key] = any(
+                attempt(lambda ask=ask: ask(operator, key), False) for ask in (direct, computed) if ask
+            )
+        else:
+            text = attempt(lambda: torch._C._dispatch_dump(operator), "") or ""
+            REGISTERED[operator, key] = bool(re.search(r"^%s: " % key, text, re.M))
+    return REGISTERED[operator, key]
+
+
+REGISTERED = {}  # type: dict[tuple[str, str], bool]
+
+
+def run_for_trace(case: Case) -> None:
+    """The case's own calls on the CPU, forward and backward, without comparing anything."""
+    device = torch.device("cpu")
+    if not case.recipe.operands:
+        case.recipe.fn(Kit(case, device))
+        return
+    result = case.recipe.fn(*operands_of(case, device)[0])
+    if case.backward:
+        loss_of(result if layout_of(result) == "strided" else result.to_dense(), "strided").backward()
+
+
+def needs_of(case: Case) -> "tuple[list[tuple[str, str]], str]":
+    """(operators with their sparse keys that the case calls on the CPU, why the trace is not whole or "")."""
+    seen = []  # type: list[tuple[str, str]]
+    try:
+        mode = tracer(seen)
+    except Absent:
+        return names_called(lambda: run_for_trace(case)), attempt(
+            lambda: run_for_trace(case) or "", "the CPU trace was cut short"
+        )
+    try:
+        with mode:
+            run_for_trace(case)
+    except Exception as error:
+        return seen, first_line(error)
+    return seen, ""
+
+
+def declare(case: Case, device: str) -> "tuple[str, str]":
+    """(`yes`, `no` or `unknown`, the operator without kernel or why it is not known) for a case on a device."""
+    needs, cut = needs_of(case)
+    for operator, key in dict.fromkeys(needs):
+        if not has_kernel(operator, key + device.upper()):
+            return "no", "%s (%s)" % (operator, key + device.upper())
+    if cut or not needs:
+        return "unknown", cut or "no operator with a sparse argument was seen"
+    return "yes", ""
+
+
+# --------------------------------------------------------------------------- coverage: which kernels of torch no case reaches
+
+SPARSE_KEYS = ("SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA")
+# Kernels of torch 2.13 without a case, and why; a test in an image compares this with what is registered there.
+UNCOVERED = {
+    "aten::_dimI": "an older private name of sparse_dim, which {layout}.counts calls",
+    "aten::_dimV": "an older private name of dense_dim, which {layout}.counts calls",
+    "aten::_pin_memory": "needs a GPU: the cases {layout}.pin-memory.float32.cuda",
+    "aten::_sparse_coo_tensor_with_dims": "called inside torch.sparse_coo_tensor(size), as coo.create-empty does",
+    "aten::copy_sparse_to_sparse_": "called inside copy_, as coo.copy-into does",
+    "aten::baddbmm.out": "CUDA only, reached through aten::baddbmm by csr.baddbmm.float32.cuda",
+    "aten::mul_.Scalar": "Python's mul_(number) arrives as mul_.Tensor, in {layout}.mul-scalar-inplace",
+    "aten::threshold_backward.grad_input": "the out= form of a gradient formula; {layout}.relu backward calls the plain form",
+}  # type: dict[str, str]
+
+
+def registered() -> "dict[str, list[str]]":
+    """operator -> dispatch keys of SPARSE_KEYS under which this build registers a kernel of its own. Raises Absent."""
+    ask = getattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
+    if ask is None:
+        raise Absent("torch._C._dispatch_get_registrations_for_dispatch_key")
+    found = {}  # type: dict[str, list[str]]
+    for key in SPARSE_KEYS:
+        for operator in ask(key):
+            found.setdefault(operator, []).append(key)
+    return found
+
+
+def coverage() -> "list[dict[str, Any]]":
+    """Every registered sparse kernel with the cases that call it, found by tracing all CPU cases; in a process of its own."""
+    cases = [case for case in CASES.values() if case.device == "cpu" and case.shape != GRADCHECK and "malformed" not in case.op]
+    reached = {}  # type: dict[str, list[str]]
+
+    def body(send: "Callable[[Any], None]") -> None:
+        warnings.simplefilter("ignore")
+        for case in cases:
+            send([case.id, sorted({operator for operator, _ in needs_of(case)[0]})])
+
+    left = list(cases)
+    while left:
+        child = Child(lambda send: body(send))
+        while left:
+            what, value = child.receive(time.monotonic() + 60.0)
+            if what != "value":
+                break
+            left.pop(0)
+            for operator in value[1]:
+                reached.setdefault(operator, []).append(value[0])
+        child.kill()
+        cases = left = left[1:]
+    return [
+        {"operator": operator, "keys": keys, "cases": len(reached.get(operator, [])), "first": reached.get(operator, [""])[0],
+         "reason": UNCOVERED.get(operator, "")}
+        for operator, keys in sorted(registered().items())
+    ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------- oracle: torch's own list of what is supported
+
+FLAGS = {
+    "coo": "supports_sparse", "csr": "supports_sparse_csr", "csc": "supports_sparse_csc", "bsr": "supports_sparse_bsr",
+    "bsc": "supports_sparse_bsc",
+}  # fmt: skip
+
+
+def opinfos() -> "list[Any]":
+    """torch's OpInfo database. It wants numpy, and expecttest, of which only a class is used. Raises Absent."""
+    try:
+        importlib.import_module("expecttest")
+    except ImportError:
+        stub = type(sys)("expecttest")
+        stub.TestCase = importlib.import_module("unittest").TestCase  # type: ignore[attr-defined]
+        sys.modules["expecttest"] = stub
+    try:
+        return list(importlib.import_module("torch.testing._internal.common_methods_invocations").op_db)
+    except ImportError as error:
+        raise Absent("the OpInfo database: %s" % error) from error
+
+
+def sampled(info: Any, layout: str) -> str:
+    """What torch's own dense samples give through this layout: pass | wrong | the kind of refusal | no-sample."""
+    for sample in info.sample_inputs(torch.device("cpu"), torch.float32):
+        dense = sample.input
+        if not isinstance(dense, torch.Tensor) or dense.dim() != 2 or min(dense.shape) < 2:
+            continue
+        dense = dense.detach()[: dense.shape[0] // 2 * 2, : dense.shape[1] // 2 * 2].clone()
+        dense[::2] = 0
+        parts = components(dense, layout, "")
+        make = torch.sparse_coo_tensor if layout == "coo" else constructor(layout)
+        try:
+            seen = info.op(make(*parts, tuple(dense.shape)), *sample.args, **sample.kwargs)
+            same = torch.allclose(densify(seen), wide(info.op(dense, *sample.args, **sample.kwargs)), equal_nan=True, rtol=1e-4)
+            return "pass" if same else "wrong"
+        except Exception as error:
+            return classify(error)[0]
+    return "no-sample"
+
+
+def oracle() -> "list[dict[str, Any]]":
+    """Where our outcome, torch's flag and torch's samples do not say the same of an operation on a layout."""
+    warnings.simplefilter("ignore")
+    rows = []
+    for info in opinfos():
+        if info.variant_test_name:
+            continue
+        for layout, flag in FLAGS.items():
+            case = CASES.get("%s.%s.float32.cpu" % (layout, info.name.replace("_", "-")))
+            if case is None or not hasattr(info, flag):
+                continue
+            ours, theirs = run_case(case, torch.device("cpu"))["outcome"], sampled(info, layout)
+            claimed = bool(getattr(info, flag))
+            # No flag means that this database does not test it (it has other tests), not that torch lacks it.
+            kind = (
+                "flag" if claimed and ours != "pass" else
+                "samples" if theirs != "no-sample" and theirs != ours else
+                "no-flag" if ours == "pass" and not claimed else ""
+            )  # fmt: skip
+            rows.append({"op": info.name, "layout": layout, "ours": ours, "flag": claimed, "samples": theirs, "differs": kind})
+    return rows
+
+
+# --------------------------------------------------------------------------- speed: sparse against dense on one device
+
+DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
+
+
+def clock(run: "Callable[[], Any]", device: Any, seconds: float = 0.15, least: int = 5) -> "list[float]":
+    """Seconds of single calls, after a warm-up, each with the device idle before and after."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    for _ in range(3):
+        run()
+    wait()
+    times = []  # type: list[float]
+    until = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < until:
+        start = time.perf_counter()
+        run()
+        wait()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def spread(times: "list[float]") -> "dict[str, Any]":
+    """Median and quartiles in milliseconds, and how many runs they are of."""
+    ordered = sorted(times)
+    at = lambda share: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3, 4)  # noqa: E731
+    return {"median_ms": at(0.5), "low_ms": at(0.25), "high_ms": at(0.75), "runs": len(times)}
+
+
+def stored_bytes(tensor: Any) -> int:
+    places = [tensor] if layout_of(tensor) == "strided" else parts_of(tensor)
+    return sum(part.numel() * part.element_size() for part in places)
+
+
+def measured(run: "Callable[[], Any]", device: Any) -> "dict[str, Any]":
+    """Times of `run`, and on CUDA the most memory it asked for beyond what was there."""
+    result = spread(clock(run, device))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        result["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+    return result
+
+
+def crossover(points: "list[tuple[float, float]]") -> "float | None":
+    """The density at which sparse and dense take the same time, between two measured ones on a logarithmic scale; None when
+    sparse never wins. points: (density, sparse time / dense time), densest first."""
+    before = None  # type: tuple[float, float] | None
+    for density, ratio in points:
+        if ratio <= 1.0:
+            if before is None:
+                return density
+            share = (before[1] - 1.0) / (before[1] - ratio)
+            return float(before[0] * (density / before[0]) ** share)
+        before = (density, ratio)
+    return None
+
+
+def bench(device_name: str, side: int = 1024, width: int = 64) -> "list[dict[str, Any]]":
+    """A pruned weight (side x side) times a batch (side x width), per layout and dtype over densities; block layouts have
+    16 x 16 blocks. Conversion is timed apart. Also one graph product against index_add, and 2:4 on CUDA."""
+    device, rows = torch.device(device_name), []  # type: Any, list[dict[str, Any]]
+    torch.manual_seed(0)
+    warnings.simplefilter("ignore")
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        kind = getattr(torch, dtype)
+        x = torch.randn(side, width).to(device, kind)
+        for layout in LAYOUTS:
+            points = []  # type: list[tuple[float, float]]
+            for density in DENSITIES:
+                step = 16 if layout in ("bsr", "bsc") else 1
+                keep = torch.rand(side // step, side // step) < density
+                keep = keep.repeat_interleave(step, 0).repeat_interleave(step, 1)
+                weight = (torch.randn(side, side) * keep).to(device, kind)
+                row = {"what": "pruned weight %dx%d @ %dx%d" % (side, side, side, width), "device": device_name, "dtype": dtype,
+                       "layout": layout, "density": density}  # type: dict[str, Any]  # fmt: skip
+                rows.append(row)
+                try:
+                    change = (
+                        (lambda w=weight, s=step: w.to_sparse())
+                        if layout == "coo"
+                        # type: ignore[misc]
+                        else (lambda w=weight, s=step, n=layout: getattr(w, "to_sparse_" + n)(*([(s, s)] if s > 1 else [])))
+                    )
+                    sparse = change()
+                    row["conversion"] = spread(clock(change, device, 0.02, 3))
+                    row["sparse"] = measured(lambda s=sparse, x=x: s @ x, device)  # type: ignore[misc]
+                    row["dense"] = measured(lambda w=weight, x=x: w @ x, device)  # type: ignore[misc]
+                    row["ratio"] = round(row["sparse"]["median_ms"] / row["dense"]["median_ms"], 3)
+                    row["bytes"] = {"sparse": stored_bytes(sparse), "dense": stored_bytes(weight)}
+                    points.append((density, row["ratio"]))
+                except Exception as error:
+                    row["refused"] = first_line(error)
+                    break
+            if points:
+                rows.append({"what": "crossover", "device": device_name, "dtype": dtype, "layout": layout,
+                             "density": crossover(points)})  # fmt: skip
+    rows += [bench_graph(device, layout) for layout in ("coo", "csr")]
+    return rows + ([bench_semi(device, layout) for layout in SEMI.split()] if device.type == "cuda" else [])
+
+
+def bench_graph(device: Any, layout: str, nodes: int = 20000, edges: int = 200000, width: int = 64) -> "dict[str, Any]":
+    """Sum over neighbours: sparse product against index_add, which is what one writes without sparse tensors."""
+    row = {"what": "graph %d nodes, %d edges, %d features" % (nodes, edges, width), "device": str(device), "dtype": "float32",
+           "layout": layout, "density": edges / float(nodes) ** 2}  # type: dict[str, Any]  # fmt: skip
+    index = torch.randint(nodes, (2, edges)).to(device)
+    x = torch.randn(nodes, width).to(device)
+    try:
+        a = torch.sparse_coo_tensor(index, torch.ones(edges, device=device), (nodes, nodes)).coalesce()
+        a = a if layout == "coo" else convert(a, layout)
+        row["sparse"] = measured(lambda: a @ x, device)
+        row["dense"] = measured(lambda: torch.zeros_like(x).index_add_(0, index[0], x[index[1]]), device)
+        row["ratio"] = round(row["sparse"]["median_ms"] / row["dense"]["median_ms"], 3)
+    except Exception as error:
+        row["refused"] = first_line(error)
+    return row
+
+
+def bench_semi(device: Any, layout: str, side: int = 4096) -> "dict[str, Any]":
+    row = {"what": "2:4 weight %dx%d @ %dx%d" % (side, side, side, side), "device": str(device), "dtype": "float16",
+           "layout": layout, "density": 0.5}  # type: dict[str, Any]  # fmt: skip
+    try:
+        torch.sparse.SparseSemiStructuredTensor._FORCE_CUTLASS = layout == "semi-cutlass"
+        weight = torch.randn(side, side, device=device, dtype=torch.float16)
+        weight[:, 2::4] = 0
+        weight[:, 3::4] = 0
+        x = torch.randn(side, side, device=device, dtype=torch.float16)
+        packed = torch.sparse.to_sparse_semi_structured(weight)
+        row["sparse"] = measured(lambda: torch.mm(packed, x), device)
+        row["dense"] = measured(lambda: torch.mm(weight, x), device)
+        row["ratio"] = round(row["sparse"]["median_ms"] / row["dense"]["median_ms"], 3)
+    except Exception as error:
+        row["refused"] = first_line(error)
+    return row
+
+
+def bench_text(rows: "list[dict[str, Any]]") -> str:
+    """For people: one line per measurement, then the densities below which sparse wins."""
+    lines = []
+    for row in rows:
+        head = "%-40s %-5s %-8s %-14s" % (row["what"], row["device"], row["dtype"], row["layout"])
+        if row["what"] == "crossover":
+            lines.append("%s sparse wins below density %s" % (head, "%.3g" % row["density"] if row["density"] else "- (never)"))
+        elif "refused" in row:
+            lines.append("%s density %-8g refused: %s" % (head, row["density"], row["refused"][:90]))
+        else:
+            lines.append("%s density %-8.4g sparse %9.3f ms (%g-%g)  dense %9.3f ms (%g-%g)  ratio %g" % (
+                head, row["density"], row["sparse"]["median_ms"], row["sparse"]["low_ms"], row["sparse"]["high_ms"],
+                row["dense"]["median_ms"], row["dense"]["low_ms"], row["dense"]["high_ms"], row["ratio"]))  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 # --------------------------------------------------------------------------- workers
@@ -2775,6 +3365,7 @@ class Session:
 
     def __init__(self, options: "dict[str, Any]", send: "Callable[[Any], None]") -> None:
         self.options, self.send = options, send
+        self.profiler_sees_gpu = bool(options.get("profiler_sees_gpu"))
         self.device_map = options["device_map"]
 
     def report(self, what: str, **body: Any) -> None:
@@ -2787,9 +3378,10 @@ class Session:
         def body(send: "Callable[[Any], None]") -> None:
             warnings.simplefilter("ignore")
             torch.set_num_threads(self.options["threads"])
+            see_kernels = cases[0].device == "cuda" and self.device("cuda").type == "cuda" and self.profiler_sees_gpu
             for case in cases:
                 send(["start", case.id, time.monotonic()])
-                result = run_case(case, self.device(case.device))
+                result = run_case(case, self.device(case.device), see_kernels)
                 send(["result", result])
                 if result.get("kind") == POISON:
                     os._exit(0)  # nothing that this context says from here on can be believed
@@ -2874,32 +3466,139 @@ class Session:
         detail = "no answer after %g s" % limit if what == "late" else "worker died: %s" % value
         return {"state": "timeout" if what == "late" else "crash", "detail": detail}
 
-    def cases_on(self, device: str, cases: "list[Case]", kind: str, reason: str) -> None:
-        """All cases of one device, after its controls; with a reason (and its kind) none of them runs."""
-        if not kind and self.control("control.dense." + device) != "pass":
-            kind = "control-failed"
-            reason = "the dense control on %s did not pass, so no sparse result could be believed" % device
-        if kind:
-            for case in cases:
-                self.report("case", id=case.id, outcome="not-run", kind=kind, detail=reason)
-            return
-        limit = self.options["case_timeout"]
-        self.run(cases, limit, lambda result: self.report("case", **result))
+    def believable(self, device: str) -> "tuple[str, str]":
+        """Runs the dense control: ("", "") when it passes, else the kind and the reason why no case runs."""
+        if self.control("control.dense." + device) == "pass":
+            return "", ""
+        return "control-failed", "the dense control on %s did not pass, so no sparse result could be believed" % device
+
+    def controls(self, device: str) -> None:
+        """The negative controls of a device, after its cases."""
         for name, entry in CONTROLS.items():
             somewhere = entry.expected != "fallback" or self.device(device).type != "cpu"  # nothing falls from the CPU
+            somewhere = somewhere and (self.profiler_sees_gpu or name != "control.detour.cuda")
             if entry.device == device and entry.expected not in ("pass", "timeout") and somewhere:
                 self.control(name)
+
+    def parts(self, device: str, cases: "list[Case]") -> "list[list[Case]]":
+        """Cases for as many lanes as there are cores; on a GPU one lane. An operation's cases stay together."""
+        lanes = self.options["lanes"] or min(4, attempt(lambda: len(os.sched_getaffinity(0)), 1))
+        groups = {}  # type: dict[tuple[str, str], list[Case]]
+        for case in cases:
+            groups.setdefault((case.layout, case.op), []).append(case)
+        parts = [[] for _ in range(1 if device == "cuda" else lanes)]  # type: list[list[Case]]
+        for group in groups.values():
+            min(parts, key=len).extend(group)
+        return [part for part in parts if part]
+
+    def lane(self, work: "Callable[[Session], None]") -> Child:
+        """A process that does its share beside other lanes, with workers of its own; it sends frames."""
+        return Child(lambda send: work(Session(self.options, send)))
+
+    def lanes(self, device: str, cases: "list[Case]", kind: str, reason: str) -> "list[Child]":
+        """Starts the lanes that bring an outcome for each case of a device."""
+        if kind:
+            return [self.lane(lambda session: session.not_run(cases, kind, reason))]
+        return [self.lane(lambda session, part=part: session.run_all(part)) for part in self.parts(device, cases)]  # type: ignore[misc]
+
+    def run_all(self, cases: "list[Case]") -> None:
+        self.run(cases, self.options["case_timeout"], lambda result: self.report("case", **result))
+
+    def declare(self, cases: "list[Case]", tell: "Callable[[Case, str, str], None]") -> None:
+        """Whether this build has the kernels that cases need; one trace serves all dtypes of an operation."""
+        groups = {}  # type: dict[tuple[Any, ...], list[Case]]
+        for case in cases:
+            if case.layout in SEMI.split() or case.tier == "full":
+                tell(case, "unknown", "not traced: " + ("it needs a GPU to start" if case.tier != "full" else "tier full"))
+                continue
+            key = (case.layout, case.op, case.index, case.shape, case.backward, case.dtype in COMPLEX, case.device)
+            groups.setdefault(key, []).append(case)
+        left = list(groups.values())
+
+        def body(send: "Callable[[Any], None]") -> None:
+            warnings.simplefilter("ignore")
+            torch.set_num_threads(1)
+            for group in left:
+                send(declare(group[0], group[0].device))
+
+        while left:
+            child = Child(body)
+            while left:
+                what, value = child.receive(time.monotonic() + self.options["case_timeout"])
+                ended = "the trace did not come to an end" if what == "late" else "the trace died: %s" % value
+                known, missing = value if what == "value" else ("unknown", ended)
+                for case in left.pop(0):
+                    tell(case, known, missing)
+                if what != "value":
+                    break
+            child.kill()
+
+    def not_run(self, cases: "list[Case]", kind: str, reason: str) -> None:
+        """Reports cases that cannot run here, with what this build declares for them where that can be asked."""
+
+        def tell(case: Case, known: str = "", missing: str = "") -> None:
+            said = {key: value for key, value in (("declared", known), ("missing", missing)) if value}
+            self.report("case", id=case.id, outcome="not-run", kind=kind, detail=reason, **said)
+
+        if kind in ("cpu-build", "control-failed"):
+            for case in cases:
+                tell(case)
+        else:
+            self.declare(cases, tell)
+
+    def relay(self, lanes: "list[Child]") -> None:
+        """Sends on what lanes send until all have ended. Every wait in a lane has a deadline, so this ends."""
+        while lanes:
+            ready = [one for one in lanes if b"\n" in one.buffer]
+            if not ready:
+                readable = select.select([one.fd for one in lanes], [], [])[0]
+                ready = [one for one in lanes if one.fd in readable]
+            for one in ready:
+                what, value = one.receive(time.monotonic() + 60.0)
+                if what == "value":
+                    self.send(value)
+                    continue
+                lanes.remove(one)
+                if what != "end" or value:
+                    raise RuntimeError("a lane of cases was lost: %s" % (value or what))
 
     def all(self, cases: "list[Case]") -> None:
         """The whole run, in the order in which things are known."""
         asleep = self.worker([CONTROLS["control.timeout.cpu"].case])  # waits while others work
         if "torch" in self.options["facts"]:
             self.report("facts", data={"torch": dict(first_torch_facts(), **self.ask(torch_facts, 60.0))})
-        if "cpu" in self.options["devices"]:
-            self.cases_on("cpu", [case for case in cases if case.device == "cpu"], "", "")
-        if "cuda" in self.options["devices"]:
-            self.cases_on("cuda", [case for case in cases if case.device == "cuda"], *self.no_cuda())
+        there = {device: [case for case in cases if case.device == device] for device in self.options["devices"]}
+        why = self.no_cuda() if "cuda" in there else ("", "")
+        started = self.lanes("cuda", there["cuda"], *why) if "cuda" in there and why[0] else []  # only traces: no GPU
+        trust = self.believable("cpu") if "cpu" in there else ("", "")
+        self.relay(started + (self.lanes("cpu", there["cpu"], *trust) if "cpu" in there else []))
+        if "cpu" in there and not trust[0]:
+            self.controls("cpu")
+        if "cuda" in there and not why[0]:
+            if self.device("cuda").type == "cuda":
+                self.look_for_profiler()
+            trust = self.believable("cuda")
+            self.relay(self.lanes("cuda", there["cuda"], *trust))
+            if not trust[0]:
+                self.controls("cuda")
         self.control("control.timeout.cpu", asleep)
+
+    def look_for_profiler(self) -> None:
+        """Whether torch's profiler sees kernels in this container; without it a detour over the CPU cannot be seen."""
+
+        def look() -> "dict[str, Any]":
+            x = torch.ones(64, 64, device=self.device("cuda"))
+            return {"sees": bool(profiled(lambda: x @ x))}
+
+        found = self.ask(look, 120.0)
+        self.profiler_sees_gpu = self.options["profiler_sees_gpu"] = bool(found.get("sees"))
+        if not self.profiler_sees_gpu:
+            self.report(
+                "note",
+                code="no-kernel-evidence",
+                message="torch's profiler sees no GPU work in this container (%s): "
+                "whether a case made a detour over the CPU could not be seen" % found.get("detail", "no CUPTI?"),
+            )
 
     def no_cuda(self) -> "tuple[str, str]":
         """Why CUDA cases cannot run: (kind, torch's own words), or ("", "")."""
@@ -2934,7 +3633,7 @@ def serve(options: "dict[str, Any]", cases: "list[Case]", send: "Callable[[Any],
 
 DEFAULTS = {
     "cases": ["*"], "devices": ["cpu", "cuda"], "tier": "standard", "case_timeout": 20.0, "import_timeout": 180.0,
-    "threads": 1, "device_map": {}, "facts": ["torch"],
+    "threads": 1, "lanes": 0, "device_map": {}, "facts": ["torch"],
 }  # type: dict[str, Any]  # fmt: skip
 
 
@@ -3516,6 +4215,9 @@ def by_hand() -> "tuple[str, dict[str, Any], argparse.Namespace]":
     parser = argparse.ArgumentParser(description="Try sparse operations in this interpreter's torch.")
     parser.add_argument("--list", action="store_true", help="print the catalogue as JSON and stop (needs no torch)")
     parser.add_argument("--snippet", metavar="CASE", help="print a program for one case and stop (needs no torch)")
+    parser.add_argument("--coverage", action="store_true", help="print which sparse kernels of this torch the cases reach")
+    parser.add_argument("--oracle", action="store_true", help="compare with torch's own OpInfo database (needs numpy)")
+    parser.add_argument("--bench", action="store_true", help="time sparse against dense (--devices cuda: on the GPU)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--cases", nargs="+", default=DEFAULTS["cases"], metavar="GLOB", help="case ids to run")
     parser.add_argument("--devices", nargs="+", default=DEFAULTS["devices"], choices=DEVICES)
@@ -3530,6 +4232,28 @@ def by_hand() -> "tuple[str, dict[str, Any], argparse.Namespace]":
 def catalogue() -> str:
     """The catalogue as JSON, one case per line, so that a change reads well in a diff."""
     return "[\n%s\n]\n" % ",\n".join(json.dumps(case.data(), sort_keys=True) for case in CASES.values())
+
+
+def beside(what: str, arguments: argparse.Namespace) -> int:
+    """What is asked for by hand beside a report: coverage, oracle or bench."""
+    global torch
+    torch = importlib.import_module("torch")
+    try:
+        if what == "coverage":
+            rows = coverage()
+        elif what == "oracle":
+            rows = oracle()
+        else:
+            torch.set_num_threads(arguments.threads)
+            rows = bench("cuda" if "cpu" not in arguments.devices else "cpu")
+    except Absent as error:
+        sys.stderr.write("this torch (%s) cannot answer: it has no %s\n" % (torch.__version__, error))
+        return 1
+    if what == "bench" and not arguments.json:
+        sys.stdout.write(bench_text(rows))
+    else:
+        sys.stdout.write("[\n%s\n]\n" % ",\n".join(json.dumps(row) for row in rows))
+    return 0
 
 
 def main() -> int:
@@ -3547,6 +4271,9 @@ def main() -> int:
         if arguments.list or arguments.snippet:
             sys.stdout.write(catalogue() if arguments.list else snippet(CASES[arguments.snippet]))
             return 0
+        aside = [name for name in ("coverage", "oracle", "bench") if getattr(arguments, name)]
+        if aside:
+            return beside(aside[0], arguments)
     unknown = sorted(set(given) - set(DEFAULTS))
     if unknown:
         sys.exit("unknown option: " + ", ".join(unknown))
