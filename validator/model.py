@@ -208,7 +208,11 @@ class Frozen(BaseModel):
 
 
 class CaseResult(Frozen):
-    """One case's outcome in one image. detail: exception class and first line, or the reason of `not-run`."""
+    """One case's outcome in one image. detail: exception class and first line, or the reason of `not-run`.
+
+    declared: for a CUDA case that was not run, whether the build registers the kernels that it needs; missing: the operator
+    that has none.
+    """
 
     id: str
     outcome: Outcome
@@ -216,6 +220,7 @@ class CaseResult(Frozen):
     detail: str = ""
     kind: str = ""
     declared: Declared | None = None
+    missing: str = ""
     duration_ms: float | None = None
     data: dict[str, Any] = Field(default_factory=dict)
 

@@ -15,7 +15,7 @@ HOMES = {
     "jinja2": {"render.py"},
     "tabulate": {"publish/terminal.py", "publish/markdown.py"},
     "torch": {"probe/probe.py"},
-    "typer": {f"cli/{part}.py" for part in ("app", "host", "matrix", "options", "output", "probe", "results", "run")},
+    "typer": {f"cli/{part}.py" for part in ("app", "host", "matrix", "options", "output", "probe", "results", "run", "show")},
     "rich": {"cli/output.py", "progress.py"},
 }
 PURE = (

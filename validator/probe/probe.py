@@ -13,6 +13,7 @@ full or alike operands hide faults. Their values are small whole numbers, so tha
 """
 
 import argparse
+import ast
 import copy
 import ctypes
 import fnmatch
@@ -452,13 +453,18 @@ MASTERS = {}  # type: dict[tuple[str, str, str], Any]
 
 def master(name: str, dtype: str, shape: str = "") -> Any:
     """The dense truth of an operand: float64, complex128, int64 or bool on the CPU. Callers must not write to it."""
-    kind = (
-        "complex" if dtype in COMPLEX else "real" if dtype in FLOATING else "bool" if dtype == "bool" else
-        "unsigned" if dtype == "uint8" else "whole"
-    )  # fmt: skip
+    kind = kind_of(dtype)
     if (name, kind, shape) not in MASTERS:
         MASTERS[name, kind, shape] = make_master(name, kind, dtype, shape)
     return MASTERS[name, kind, shape]
+
+
+def kind_of(dtype: str) -> str:
+    """What numbers an operand of this dtype holds."""
+    return (
+        "complex" if dtype in COMPLEX else "real" if dtype in FLOATING else "bool" if dtype == "bool" else
+        "unsigned" if dtype == "uint8" else "whole"
+    )  # fmt: skip
 
 
 def make_master(name: str, kind: str, dtype: str, shape: str) -> Any:
@@ -2635,7 +2641,7 @@ def unlike(seen: Any, reference: Any, case: Case) -> str:
         seen, expected = seen.to(torch.complex128), expected.to(torch.complex128)
     if torch.equal(seen, expected):
         return ""
-    rtol, atol = TOLERANCE.get(case.dtype, TOLERANCE["float32"] if case.recipe.out == "any" else (0.0, 0.0))
+    rtol, atol = tolerance(case)
     gap = (seen - expected).abs()
     fine = (gap <= case.recipe.tol * (atol + rtol * expected.abs())) | (seen == expected)
     fine = fine | ((seen != seen) & (expected != expected))
@@ -2644,6 +2650,11 @@ def unlike(seen: Any, reference: Any, case: Case) -> str:
     where = (~fine).nonzero()[0].tolist()
     bad, good = seen[tuple(where)].item(), expected[tuple(where)].item()
     return "%d of %d elements differ; at %s: %s, expected %s" % (int((~fine).sum()), fine.numel(), where, bad, good)
+
+
+def tolerance(case: Case) -> "tuple[float, float]":
+    """rtol and atol of a case, before its factor."""
+    return TOLERANCE.get(case.dtype, TOLERANCE["float32"] if case.recipe.out == "any" else (0.0, 0.0))
 
 
 def compare(actual: Any, reference: Any, case: Case, device: Any) -> "tuple[str, str, str]":
@@ -3654,13 +3665,18 @@ def selected(options: "dict[str, Any]") -> "list[Case]":
     ]
 
 
-def probe_version() -> str:
-    """Short hash of this very text; the host computes the same from the file."""
+def own_text() -> bytes:
+    """This very text, wherever it came from."""
     text = globals().get("SOURCE")
     if text is None:
         with open(__file__, "rb") as stream:
             text = stream.read()
-    return hashlib.sha256(text).hexdigest()[:12]
+    return text
+
+
+def probe_version() -> str:
+    """Short hash of this very text; the host computes the same from the file."""
+    return hashlib.sha256(own_text()).hexdigest()[:12]
 
 
 def supervise(output: Output, options: "dict[str, Any]", interpreters: "list[dict[str, Any]]") -> None:
@@ -3716,6 +3732,471 @@ def follow(output: Output, options: "dict[str, Any]", cases: "list[Case]", waiti
         server.kill()
 
 
+# --------------------------------------------------------------------------- snippets: one case as a program of its own
+
+SNIPPET_LINES = 20
+CARRIED = "# This case needs the probe file"  # begins a snippet that does not stand alone
+
+
+class Unfit(Exception):
+    """This case cannot be said in a few lines without the probe."""
+
+
+def snippet(case: Case) -> str:
+    """At most 20 lines of Python that need torch alone, do what the case does and print what it gives.
+
+    They print `pass`, `wrong` or `fallback` after `result:` and after `gradient of NAME:`; where torch refuses or fails, its
+    own exception ends them.
+    """
+    try:
+        if not case.recipe.operands:
+            raise Unfit("a function of its own")
+        return "\n".join(one_expression(case)) + "\n"
+    except Unfit:
+        command = "[sys.executable, 'probe.py', '--tier', 'full', '--devices', '%s', '--cases', '%s']" % (case.device, case.id)
+        return "%s: image-matrix probe --emit > probe.py\nimport subprocess, sys\nsubprocess.check_call(%s)\n" % (
+            CARRIED,
+            command,
+        )
+
+
+def one_expression(case: Case) -> "list[str]":
+    if sys.version_info < (3, 9):
+        raise Unfit("ast.unparse is of Python 3.9")
+    recipe = case.recipe
+    keys = [(name.partition(":")[0], name.partition(":")[2] or recipe.layout) for name in recipe.operands]
+    here = ["coo" if layout == "hybrid" else layout if key.isupper() else "strided" for key, layout in keys]
+    folder = Folder()
+    names, result = folder.expression(recipe.fn, here)
+    _, expected = folder.expression(recipe.ref, ["strided"] * len(keys), [name + "_dense" for name in names])
+    lines = ["import torch  # " + case.id] + ["import " + name for name in sorted(folder.modules)]
+    lines.append("device, dtype = %r, torch.%s" % (case.device, case.dtype))
+    dense = [name for name, (key, _) in zip(names, keys) if not key.isupper()]
+    for name, (key, layout) in zip(names, keys):
+        if name in dense or case.backward or re.search(r"\b%s_dense\b" % name, expected):
+            lines.append("%s_dense = %s" % (name, twin_text(key, case)))
+        if name not in dense:
+            lines.append("%s = %s" % (name, sparse_text(key, layout, case)))
+    if dense:
+        turn = (".t().contiguous().t()" if case.shape == "noncontig" else "") + (".requires_grad_()" if case.backward else "")
+        each = ["%s_dense.detach().to(device, dtype, copy=True)%s" % (name, turn) for name in dense]
+        lines.append("%s = %s" % (", ".join(dense), ", ".join(each)))
+    lines += folder.helpers + ["result = " + result, "expected = " + expected]
+    for check, both in (
+        (by_hand_check, True),
+        (structure_check, True),
+        (plain_check, True),
+        (structure_check, False),
+        (plain_check, False),
+    ):
+        whole = (
+            lines
+            + check(case)
+            + (gradient_check(case, names, keys, (result, expected) if both else None) if case.backward else [])
+        )
+        if len(whole) <= SNIPPET_LINES:
+            return whole
+    raise Unfit("%d lines" % len(whole))
+
+
+def lists(sizes: "tuple[int, ...]", flat: "list[Any]") -> Any:
+    """Elements as lists of lists; whole numbers without a point, since the dtype is said beside them."""
+    if not sizes:
+        return int(flat[0]) if isinstance(flat[0], float) and flat[0] == int(flat[0]) else flat[0]
+    step = product_of(sizes[1:])
+    return [lists(sizes[1:], flat[k * step : (k + 1) * step]) for k in range(sizes[0])]
+
+
+def twin_text(key: str, case: Case) -> str:
+    """The dense truth of an operand."""
+    kind = kind_of(case.dtype)
+    sizes, flat = numbers(key, kind, case.shape)
+    grad = ", requires_grad=True" if case.backward else ""
+    if not flat:
+        return "torch.zeros(%s, dtype=torch.%s%s)" % (sizes, WIDE[kind], grad)
+    return "torch.tensor(%s, dtype=torch.%s%s)" % (lists(sizes, flat), WIDE[kind], grad)
+
+
+def sparse_text(key: str, layout: str, case: Case) -> str:
+    """A sparse operand, from its parts as tensors, as the probe makes it: from lists would be another case."""
+    sizes, flat = numbers(key, kind_of(case.dtype), case.shape)
+    texts = []
+    parts = stored_parts(sizes, flat, layout, case.shape)
+    for place, (part_sizes, part) in enumerate(parts):
+        index = "torch.int32" if case.index == "i32" else "torch.int64"
+        dtype = "dtype" if place == len(parts) - 1 else index if index == "torch.int32" or not part else ""
+        made = "tensor(%s" % lists(part_sizes, part) if part else "zeros(%s" % (part_sizes,)
+        texts.append("torch.%s%s, device=device)" % (made, dtype and ", dtype=" + dtype))
+    name = "coo" if layout == "hybrid" else layout
+    return "torch.sparse_%s_tensor(%s, %s)%s" % (name, ", ".join(texts), sizes, ".requires_grad_()" * case.backward)
+
+
+WRONG = "if %s: raise SystemExit(%s'result: wrong structure: %s')"
+
+
+def by_hand_check(case: Case) -> "list[str]":
+    """Compares a result of known layout without sparse code, which is what is tested."""
+    layout, wide_name, batch = case.recipe.result, wide_of(case), any(one[0] in STACKED for one in case.recipe.operands)
+    if layout == "strided":
+        return verdict(case, "result")
+    if not layout or (batch and layout != "coo"):
+        return structure_check(case)
+    lines = [
+        "if str(result.layout) != 'torch.sparse_%s': raise SystemExit('result: wrong layout %%s' %% result.layout)" % layout
+    ]
+    if layout == "coo":
+        return lines + [
+            "places = list(zip(*result._indices().tolist()))",
+            WRONG % ("result.is_coalesced() and places != sorted(set(places))", "", "it says that it is coalesced, and is not"),
+            "seen = torch.zeros(result.shape, dtype=torch.%s)  # by hand: sparse code is what is tested" % wide_name,
+            "for place, value in zip(places, result._values().detach().cpu().to(seen.dtype)):",
+            "    seen[place] += value",
+        ] + verdict(case, "seen")  # fmt: skip
+    rows = layout in ("csr", "bsr")
+    place = "2 * i : 2 * i + 2, 2 * j : 2 * j + 2" if layout in ("bsr", "bsc") else "i, j"
+    return lines + [
+        "compressed, plain = result.%s.tolist(), result.%s.tolist()" % (
+            ("crow_indices()", "col_indices()") if rows else ("ccol_indices()", "row_indices()")),
+        "places = [(k, minor) for k in range(len(compressed) - 1) for minor in plain[compressed[k] : compressed[k + 1]]]",
+        WRONG % ("compressed[0] or compressed[-1] != len(plain) or places != sorted(set(places))", "f", "{compressed} {plain}"),
+        "seen = torch.zeros(result.shape, dtype=torch.%s)  # by hand: sparse code is what is tested" % wide_name,
+        "for (%s), value in zip(places, result.values().detach().cpu().to(seen.dtype)):" % ("i, j" if rows else "j, i"),
+        "    seen[%s] = value" % place,
+    ] + verdict(case, "seen")  # fmt: skip
+
+
+def structure_check(case: Case) -> "list[str]":
+    """Looks at the structure by hand and leaves the values to `to_dense`."""
+    lines = []
+    words = set((case.id + "." + case.recipe.layout).replace("-", ".").split("."))
+    if words & {"coo", "hybrid"}:
+        lines += [
+            "places = list(zip(*result._indices().tolist())) if result.layout == torch.sparse_coo else []",
+            WRONG % ("places != sorted(set(places)) and result.is_coalesced()", "", "it says that it is coalesced, and is not"),
+        ]
+    if words & {"csr", "csc", "bsr", "bsc"}:
+        lines += [
+            "end = str(result.layout)[-2:]  # sr: by rows, sc: by columns",
+            "compressed, plain = (result.crow_indices(), result.col_indices()) if end == 'sr' else (result.ccol_indices(),"
+            " result.row_indices()) if end == 'sc' else (torch.zeros(1), torch.zeros(0))",
+            WRONG % ("compressed.reshape(-1)[0] or compressed.reshape(-1)[-1] != plain.shape[-1]", "f", "{compressed} {plain}"),
+        ]
+    return lines + plain_check(case)
+
+
+def plain_check(case: Case) -> "list[str]":
+    """Leaves everything to `to_dense`."""
+    return ["seen = result if result.layout == torch.strided else result.to_dense()"] + verdict(case, "seen")
+
+
+def verdict(case: Case, seen: str) -> "list[str]":
+    """Two lines that compare `seen` with `expected` and say what came of it."""
+    out = case.recipe.out
+    same = ["result.shape == expected.shape"]
+    same += ["result.dtype == %s" % ("torch." + out if out else "dtype")] if out != "any" else []
+    same += ["result.layout == torch.strided"] if case.recipe.result == "strided" else []
+    values = "(seen != 0)" if case.dtype == "bool" and seen == "seen" else seen
+    values = "%s.detach().cpu().to(torch.%s)" % (values, wide_of(case))
+    wanted = "expected.detach().to(torch.%s)" % wide_of(case)
+    far = "'fallback' if result.device.type != device else " if case.device != "cpu" else ""
+    return [
+        "good = %s and %s" % (" and ".join(same), close_text(case, values, wanted)),
+        "print('result:', %s'pass' if good else 'wrong', result)" % far,
+    ]
+
+
+def close_text(case: Case, seen: str, expected: str) -> str:
+    """An expression: whether two tensors of the wide dtype agree as the probe wants it."""
+    rtol, atol = (case.recipe.tol * one for one in tolerance(case))
+    nan = "" if case.dtype in COMPLEX else ", equal_nan=True"  # which torch 1.9 does not know for complex numbers
+    return "torch.allclose(%s, %s, %g, %g%s)" % (seen, expected, rtol, atol, nan)
+
+
+def wide_of(case: Case) -> str:
+    return "complex128" if case.dtype in COMPLEX else "float64"
+
+
+def gradient_check(
+    case: Case, names: "list[str]", keys: "list[tuple[str, str]]", both: "tuple[str, str] | None"
+) -> "list[str]":
+    """Differentiates result and expected through the same scalar and compares what each operand got.
+
+    both: the two expressions, for a second try as the probe has it (see ROUTES); None when there is no room for one.
+    """
+    real = ".real" if case.dtype in COMPLEX else ""
+    each = "(one * (torch.arange(one.numel(), device=one.device) % 5 - 2).reshape(one.shape).to(one.dtype)).sum()" + real
+    route = ["for one in (result, expected):  # uneven weights, so that no errors cancel out", "    %s.backward()" % each]
+    if case.recipe.result != "strided":
+        summed = "(torch.sparse.sum(result) if result.layout == torch.sparse_coo else result.sum())%s.backward()" % real
+        route = [summed, "expected.sum()%s.backward()" % real]
+        if case.recipe.layout == "csr" and not both:  # which refuses the sum, or rather its gradient
+            route = ["for one in (seen, expected):", "    %s.backward()" % each]
+        if both:
+            route = ["try:"] + ["    " + line for line in route] + [
+                "except RuntimeError:  # torch refuses some sums for reasons of their own; to_dense is the other way",
+                "    result, expected = %s, %s" % both,
+                "    for one in (result if result.layout == torch.strided else result.to_dense(), expected):",
+                "        %s.backward()" % each,
+            ]  # fmt: skip
+    grads = ["(%r, %s.grad, %s_dense.grad, %s)" % (name, name, name, stored_text(name, key, layout, case))
+             for name, (key, layout) in zip(names, keys)]  # fmt: skip
+    return route + [
+        "for name, got, want, stored in (%s,):" % ", ".join(grads),
+        "    got = (got if got.layout == torch.strided else got.to_dense()).cpu().to(want.dtype)",
+        "    want = torch.where((got == 0) & ~stored, got, want)  # a gradient may be cut to what is stored",
+        "    print('gradient of %%s:' %% name, 'pass' if %s else 'wrong', got)" % close_text(case, "got", "want"),
+    ]
+
+
+def stored_text(name: str, key: str, layout: str, case: Case) -> str:
+    """An expression: where an operand stores an element, as `stored` has it."""
+    if not key.isupper() and case.recipe.layout != "strided":
+        return "torch.tensor(True)"  # the gradient of a dense operand must be whole
+    there = "(%s_dense != 0)" % name
+    if layout == "hybrid":
+        return there + ".any(-1, True)"
+    if layout in ("bsr", "bsc"):
+        rows, columns = numbers(key, "real", case.shape)[0]
+        return "%s.reshape(%d, 2, %d, 2).any(3, True).any(1, True).repeat(1, 2, 1, 2).reshape(%d, %d)" % (
+            there, rows // 2, columns // 2, rows, columns)  # fmt: skip
+    return there
+
+
+# What the helpers of the recipes look up by name, said as a program says it.
+def looked_up(name: str, args: "list[Any]") -> Any:
+    """The expression that `need`, `method`, `public` or `convert` stands for, or None when its arguments are not constant."""
+    words = [one.value if isinstance(one, ast.Constant) else None for one in args]
+    if name == "need" and None not in words:
+        return ast.parse(".".join(["torch"] + words), mode="eval").body
+    if name == "public" and words[0]:
+        return ast.parse("torch.sparse_%s_tensor" % words[0], mode="eval").body
+    if name in ("method", "getattr") and len(words) == 2 and words[1]:
+        return ast.Attribute(value=args[0], attr=words[1], ctx=ast.Load())
+    if name == "convert" and words[1]:
+        target = "to_sparse" if words[1] == "coo" else "to_sparse_" + words[1]
+        block = [ast.parse(str(BLOCK), mode="eval").body] if words[1] in ("bsr", "bsc") else []
+        return ast.Call(func=ast.Attribute(value=args[0], attr=target, ctx=ast.Load()), args=block, keywords=[])
+    return None
+
+
+PLAIN = (str, int, float, bool, type(None), tuple, list, set, dict)
+
+
+class Folder(ast.NodeTransformer):
+    """Says a recipe's expression without the probe: constants are put in, helpers worked out or taken along as they stand."""
+
+    def __init__(
+        self, known: "dict[str, Any] | None" = None, local: "set[str] | None" = None, above: "Folder | None" = None
+    ) -> None:
+        self.known, self.local = known or {}, local or set()
+        self.modules = above.modules if above else set()  # type: set[str]
+        self.helpers = above.helpers if above else []  # type: list[str]
+        self.taken = above.taken if above else set()  # type: set[str]
+        self.layouts = above.layouts if above else {}  # type: dict[str, str]
+
+    def expression(self, fn: Any, layouts: "list[str]", names: "list[str] | None" = None) -> "tuple[list[str], str]":
+        """(names of the operands, text of the expression over them). layouts: of each operand; names: other names for them."""
+        node = definition(fn)
+        params = [one.arg for one in node.args.args]
+        names = names or params[: len(layouts)]
+        self.layouts.update(zip(names, layouts))
+        if isinstance(node, ast.FunctionDef):
+            self.take(node)
+            return names, "%s(%s)" % (node.name, ", ".join(names))
+        known = dict(zip(params, [ast.Name(id=name, ctx=ast.Load()) for name in names]))
+        known.update(defaults(fn, params))
+        return names, ast.unparse(Folder(known, stores(node.body), self).visit(copy.deepcopy(node.body)))
+
+    def take(self, node: Any) -> None:
+        """A helper that cannot be worked out comes along, without its docstring and annotations."""
+        if node.name in self.taken:
+            return
+        self.taken.add(node.name)
+        node = copy.deepcopy(node)
+        for one in node.args.args:
+            one.annotation = None
+        node.returns, node.decorator_list = None, []
+        if isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
+            node.body = node.body[1:]
+        node.body = [Folder({}, stores(node), self).visit(one) for one in node.body]
+        self.helpers += ast.unparse(node).splitlines()
+
+    def inline(self, fn: Any, args: "list[Any]") -> Any:
+        """What a call gives when the helper comes down to one expression here, else None."""
+        node = definition(fn)
+        params = [one.arg for one in node.args.args]
+        if node.args.vararg or len(args) > len(params):
+            return None
+        uses = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+        if any(uses.count(p) > 1 and not isinstance(one, (ast.Name, ast.Constant)) for p, one in zip(params, args)):
+            return None
+        known = dict(defaults(fn, params), **dict(zip(params, args)))
+        inner = Folder(known, set(), self)
+        statements = [ast.Return(value=node.body)] if isinstance(node, ast.Lambda) else list(node.body)
+        while statements:
+            first = statements.pop(0)
+            if isinstance(first, ast.Return):
+                return inner.visit(copy.deepcopy(first.value))
+            if isinstance(first, ast.If):
+                test = inner.visit(copy.deepcopy(first.test))
+                if not isinstance(test, ast.Constant):
+                    return None
+                statements = list(first.body if test.value else first.orelse) + statements
+            elif isinstance(first, ast.Assign) and isinstance(first.targets[0], ast.Name) and len(first.targets) == 1:
+                name, value = first.targets[0].id, inner.visit(copy.deepcopy(first.value))
+                if uses.count(name) > 2 and not isinstance(value, (ast.Name, ast.Constant)):
+                    return None
+                inner.known[name] = value
+            elif not (isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)):
+                return None
+        return None
+
+    def constant(self, node: Any) -> Any:
+        """`node` as a constant when it is made of constants and plain data of the probe alone, else None."""
+        for one in ast.walk(node):
+            if isinstance(one, (ast.Call, ast.Attribute, ast.Subscript)):
+                return None
+            if isinstance(one, ast.Name) and (one.id in self.local or not isinstance(globals().get(one.id, self), PLAIN)):
+                return None
+        return ast.Constant(value=eval(compile(ast.Expression(body=ast.fix_missing_locations(node)), "", "eval"), globals()))
+
+    def visit_Name(self, node: Any) -> Any:
+        if node.id in self.known:
+            return copy.deepcopy(self.known[node.id])
+        value = globals().get(node.id, self)
+        if node.id in self.local or node.id == "torch" or value is self:
+            return node
+        if isinstance(value, type(sys)):
+            self.modules.add(value.__name__)
+            return node
+        if isinstance(value, (str, int, float, tuple)):
+            return ast.parse(repr(value), mode="eval").body
+        raise Unfit(node.id)
+
+    def visit_Call(self, node: Any) -> Any:
+        name = node.func.id if isinstance(node.func, ast.Name) and node.func.id not in self.local else ""
+        args = [self.visit(one) for one in node.args]
+        node.keywords = [ast.keyword(arg=one.arg, value=self.visit(one.value)) for one in node.keywords]
+        if name == "layout_of" and isinstance(args[0], ast.Name) and args[0].id in self.layouts:
+            return ast.Constant(value=self.layouts[args[0].id])
+        said = looked_up(name, args)
+        if said is not None:
+            return said
+        fn = globals().get(name)
+        if callable(fn) and hasattr(fn, "__code__"):
+            said = None if node.keywords else self.inline(fn, args)
+            if said is not None:
+                return said
+            self.take(definition(fn))
+        else:
+            node.func = self.visit(node.func)
+        node.args = args
+        return node
+
+    def visit_Compare(self, node: Any) -> Any:
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name) and one.id in self.known and isinstance(self.known[one.id], ast.Constant):
+                node = Put(self.known).visit(node)
+                break
+        found = self.constant(node)
+        if found is not None:
+            return found
+        node = self.generic_visit(node)
+        text = ast.unparse(node)
+        for name, layout in self.layouts.items():
+            if text == name + ".layout == torch.strided":
+                return ast.Constant(value=layout == "strided")
+        return self.constant(node) or node
+
+    def visit_BoolOp(self, node: Any) -> Any:
+        decides = isinstance(node.op, ast.Or)
+        left = []
+        for one in (self.visit(value) for value in node.values):
+            if isinstance(one, ast.Constant) and bool(one.value) == decides:
+                left.append(one)
+                break
+            if not isinstance(one, ast.Constant):
+                left.append(one)
+        node.values = left
+        return node if len(left) > 1 else left[0] if left else ast.Constant(value=not decides)
+
+    def visit_IfExp(self, node: Any) -> Any:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            return self.visit(node.body if test.value else node.orelse)
+        node.test, node.body, node.orelse = test, self.visit(node.body), self.visit(node.orelse)
+        return node
+
+    def visit_UnaryOp(self, node: Any) -> Any:
+        node = self.generic_visit(node)
+        return (
+            ast.Constant(value=not node.operand.value)
+            if isinstance(node.op, ast.Not) and isinstance(node.operand, ast.Constant)
+            else node
+        )
+
+    def visit_BinOp(self, node: Any) -> Any:
+        node = self.generic_visit(node)
+        words = [one.value if isinstance(one, ast.Constant) else None for one in (node.left, node.right)]
+        return ast.Constant(value=words[0] + words[1]) if all(isinstance(one, str) for one in words) else node
+
+
+class Put(ast.NodeTransformer):
+    """Puts in what is known of names, and nothing else."""
+
+    def __init__(self, known: "dict[str, Any]") -> None:
+        self.known = known
+
+    def visit_Name(self, node: Any) -> Any:
+        return copy.deepcopy(self.known.get(node.id, node))
+
+
+def stores(node: Any) -> "set[str]":
+    """Names that are set within `node`: its own variables."""
+    own = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
+    return own | {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+
+
+def defaults(fn: Any, params: "list[str]") -> "dict[str, Any]":
+    """The last parameters' defaults, as expressions. Raises Unfit for one that is no plain data."""
+    values = fn.__defaults__ or ()
+    if not all(isinstance(value, (str, int, float, tuple, type(None))) for value in values):
+        raise Unfit("a default that is no plain data")
+    return {name: ast.parse(repr(value), mode="eval").body for name, value in zip(params[len(params) - len(values) :], values)}
+
+
+DEFINITIONS = {}  # type: dict[int, list[Any]]
+
+
+def definition(fn: Any) -> Any:
+    """The lambda or def that `fn` was made from, out of this very text. Raises Unfit when that cannot be told."""
+    if not DEFINITIONS:
+        for node in ast.walk(ast.parse(own_text())):
+            if isinstance(node, (ast.Lambda, ast.FunctionDef)):
+                first = min([node.lineno] + [one.lineno for one in getattr(node, "decorator_list", [])])
+                DEFINITIONS.setdefault(first, []).append(node)
+    code = fn.__code__
+    found = [
+        node for node in DEFINITIONS.get(code.co_firstlineno, [])
+        if (getattr(node, "name", "<lambda>") == code.co_name)
+        and [one.arg for one in node.args.args] == list(code.co_varnames[: code.co_argcount])
+    ]  # fmt: skip
+    if len(found) > 1 and code.co_name == "<lambda>":
+        found = [node for node in found if same_code(node, code)]
+    if len({ast.dump(node) for node in found}) != 1:
+        raise Unfit("%s of line %d cannot be told from another" % (code.co_name, code.co_firstlineno))
+    return found[0]
+
+
+def same_code(node: Any, code: Any) -> bool:
+    """Whether a lambda of the text compiles to this code."""
+    made = next(
+        one for one in compile(ast.Expression(body=copy.deepcopy(node)), "", "eval").co_consts if hasattr(one, "co_code")
+    )
+    return all(getattr(made, name) == getattr(code, name) for name in ("co_code", "co_names", "co_varnames")) and [
+        one for one in made.co_consts if not hasattr(one, "co_code")] == [one for one in code.co_consts if not hasattr(one, "co_code")]  # fmt: skip
+
+
 # --------------------------------------------------------------------------- by hand
 
 
@@ -3749,6 +4230,7 @@ def summary(frames: "list[dict[str, Any]]") -> str:
 def by_hand() -> "tuple[str, dict[str, Any], argparse.Namespace]":
     parser = argparse.ArgumentParser(description="Try sparse operations in this interpreter's torch.")
     parser.add_argument("--list", action="store_true", help="print the catalogue as JSON and stop (needs no torch)")
+    parser.add_argument("--snippet", metavar="CASE", help="print a program for one case and stop (needs no torch)")
     parser.add_argument("--coverage", action="store_true", help="print which sparse kernels of this torch the cases reach")
     parser.add_argument("--declared", action="store_true", help="set what is declared for CPU cases beside what they give")
     parser.add_argument("--oracle", action="store_true", help="compare with torch's own OpInfo database (needs numpy)")
@@ -3803,8 +4285,10 @@ def main() -> int:
         nonce, given, arguments = sys.argv[1], json.loads(sys.argv[2]), None
     else:
         nonce, given, arguments = by_hand()
-        if arguments.list:
-            sys.stdout.write(catalogue())
+        if arguments.snippet and arguments.snippet not in CASES:
+            sys.exit("there is no case %s" % arguments.snippet)
+        if arguments.list or arguments.snippet:
+            sys.stdout.write(catalogue() if arguments.list else snippet(CASES[arguments.snippet]))
             return 0
         aside = [name for name in ("coverage", "declared", "oracle", "bench") if getattr(arguments, name)]
         if aside:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
-from validator.cells import LOUD, SYMBOLS, Cell, alike, cells_of, columns_of
-from validator.model import Outcome, Record, Verdict, VerdictClass, part
+from validator.cells import LOUD, MEANINGS, SYMBOLS, Cell, alike, cells_of, columns_of
+from validator.model import CaseResult, Evidence, Outcome, Record, Verdict, VerdictClass, part
 from validator.publish.terminal import cell_colour, clean, cut, paint
+from validator.snippet import Snippet
 from validator.table import host_name
 
 # All that ran and is not a pass, the loudest first.
@@ -29,6 +32,50 @@ def render(record: Record, *, width: int, colour: bool = False) -> str:
         for reason, number in reasons.most_common()
     ]
     return "\n".join((*lines, *(("", "not good:") if worse else ()), *worse)) + "\n"
+
+
+def render_case(case_id: str, record: Record, entry: Mapping[str, Any], snippet: Snippet | None) -> str:
+    """One case in one image. entry: the case's line of the probe's catalogue, {} for a case that it no longer has."""
+    result = next((case for case in record.cases if case.id == case_id), None)
+    said = " ".join(filter(None, (str(entry.get("claim") or "nothing is said"), _source(entry))))
+    lines = [
+        f"{clean(case_id)} in {clean(record.image.id)}",
+        *(f"{name:11}{clean(text)}" for name, text in _outcome(result, record) if text),
+        *(
+            [f"{'documented':11}{said}", f"{'needed by':11}{', '.join(entry.get('profiles', ())) or 'no profile'}"]
+            if entry
+            else []
+        ),
+        f"{'tier':11}{entry['tier']}" if entry else "the probe of today has no such case",
+    ]
+    if snippet is None:
+        return "\n".join(lines) + "\n"
+    what = "the same in a few lines" if snippet.program else "the case by itself; it takes more than a few lines"
+    return "\n".join((*lines, "", f"{what}:", snippet.command)) + "\n"
+
+
+def _source(entry: Mapping[str, Any]) -> str:
+    since = f"since torch {entry['since']}" if entry.get("since") else ""
+    texts = ", ".join(filter(None, (str(entry.get("source") or ""), since)))
+    return f"({texts})" if texts else ""
+
+
+def _outcome(result: CaseResult | None, record: Record) -> list[tuple[str, str]]:
+    seen = f"{record.started[:10]}, torch {part(record.facts, 'torch').get('version') or 'none'}, {host_name(record)}"
+    if result is None:
+        return [
+            ("outcome", f"this record does not have it (probe {record.probe}, tier {record.options.get('tier', 'standard')})")
+        ]
+    declared = (
+        f"{result.declared.value}{f' ({result.missing} has no kernel)' if result.missing else ''}" if result.declared else ""
+    )
+    return [
+        ("outcome", f"{SYMBOLS[result.outcome]} {result.outcome.value}: {MEANINGS[result.outcome]}"),
+        ("evidence", f"{result.evidence.value} ({seen})" if result.evidence is not Evidence.NONE else f"none ({seen})"),
+        ("detail", result.detail),
+        ("kind", result.kind),
+        ("declared", declared),
+    ]
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
