@@ -1759,7 +1759,7 @@ op(
     tol=4,
     dtypes=("float32",),
 )
-op("module.relu-{layout}", EVERY, "A", lambda a: torch.nn.ReLU()(a), grad=True, result="same")
+op("module.relu-{layout}", EVERY, "A", lambda a: torch.nn.ReLU()(a), grad=True, smooth=False, result="same")
 op("module.softmax-{layout}", EVERY, "A", lambda a: torch.nn.Softmax(1)(a), dtypes=("float32",))
 op("module.linear-{layout}-input", EVERY, "A w b", lambda a, w, b: torch.nn.functional.linear(a, w, b), grad=True)
 op("module.linear-nobias-{layout}-input", EVERY, "A w", lambda a, w: torch.nn.functional.linear(a, w), grad=True)
