@@ -13,9 +13,12 @@ HOMES = {
     "docker": {"engine.py"},
     "yaml": {"matrix.py", "yaml_nodes.py"},
     "jinja2": {"render.py"},
-    "tabulate": {"publish/terminal.py", "publish/markdown.py"},
+    "tabulate": {"publish/terminal.py", "publish/markdown.py", "publish/forecast.py"},
     "torch": {"probe/probe.py"},
-    "typer": {f"cli/{part}.py" for part in ("app", "host", "matrix", "options", "output", "probe", "results", "run", "show")},
+    "typer": {
+        f"cli/{part}.py"
+        for part in ("app", "forecast", "host", "matrix", "options", "output", "probe", "results", "run", "show")
+    },
     "rich": {"cli/output.py", "progress.py"},
 }
 PURE = (
@@ -28,6 +31,14 @@ PURE = (
     "verdict.py",
     "cells.py",
     "record.py",
+    "builds.py",
+    "drivers.py",
+    "forecast.py",
+    "kernels.py",
+    "require.py",
+    "facts/schema.py",
+    "facts/names.py",
+    "publish/forecast.py",
     "publish/terminal.py",
     "publish/report.py",
     "publish/markdown.py",
