@@ -32,7 +32,7 @@ def test_a_snippet_is_short_and_is_python(part: int) -> None:
         assert len(text.splitlines()) <= 20, ident
         tree = ast.parse(text)
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        assert names <= {"torch", "copy", "math", "io"} or text.startswith(PROBE.CARRIED), ident
+        assert names <= {"torch", "inspect", "copy", "math", "io"} or text.startswith(PROBE.CARRIED), ident
         assert PROBE.CASES[ident].recipe.operands or text.startswith(PROBE.CARRIED), "a workload is more than an expression"
 
 

@@ -3752,6 +3752,8 @@ def one_expression(case: Case) -> "list[str]":
     here = ["coo" if layout == "hybrid" else layout if key.isupper() else "strided" for key, layout in keys]
     folder = Folder()
     names, result = folder.expression(recipe.fn, here)
+    if case.shape == GRADCHECK:
+        return gradcheck_lines(case, names, keys, folder, result)
     _, expected = folder.expression(recipe.ref, ["strided"] * len(keys), [name + "_dense" for name in names])
     lines = ["import torch  # " + case.id] + ["import " + name for name in sorted(folder.modules)]
     lines.append("device, dtype = %r, torch.%s" % (case.device, case.dtype))
@@ -3781,6 +3783,36 @@ def one_expression(case: Case) -> "list[str]":
         if len(whole) <= SNIPPET_LINES:
             return whole
     raise Unfit("%d lines" % len(whole))
+
+
+def gradcheck_lines(
+    case: Case, names: "list[str]", keys: "list[tuple[str, str]]", folder: "Folder", result: str
+) -> "list[str]":
+    """The snippet of a case that compares with numerical gradients instead of a dense twin; see `gradcheck`."""
+    lines = ["import inspect", "import torch  # " + case.id] + ["import " + name for name in sorted(folder.modules)]
+    lines.append("device, dtype = %r, torch.%s" % (case.device, case.dtype))
+    for name, (key, layout) in zip(names, keys):
+        made = lists(*numbers(key, kind_of(case.dtype), case.shape))
+        dense = "torch.tensor(%s, dtype=dtype, device=device, requires_grad=True)" % made
+        lines.append("%s = %s" % (name, sparse_text(key, layout, case) if key.isupper() else dense))
+    lines += folder.helpers + [
+        "def strided(%s):" % ", ".join(names),
+        "    result = " + result,
+        "    return result if result.layout == torch.strided else result.to_dense()",
+        "known, problems = inspect.signature(torch.autograd.gradcheck).parameters, []",
+        "for way in [{'masked': True}, {'masked': False}] if 'masked' in known else [{'check_sparse_nnz': True}]:",
+        "    try:",
+        "        torch.autograd.gradcheck(strided, (%s,), **way)" % ", ".join(names),
+        "        break",
+        "    except RuntimeError as error:",
+        "        problems.append(error)",
+        "good = len(problems) < (2 if 'masked' in known else 1)",
+        "if not good and 'Jacobian mismatch' not in str(problems[0]): raise problems[0]",
+        "print('result:', 'pass' if good else 'wrong', problems)",
+    ]
+    if len(lines) > SNIPPET_LINES:
+        raise Unfit("%d lines" % len(lines))
+    return lines
 
 
 def lists(sizes: "tuple[int, ...]", flat: "list[Any]") -> Any:
