@@ -58,8 +58,9 @@ schema: ## write images.schema.json
 cases: ## write validator/probe/cases.json from the probe
 	@scripts/setup && .venv/bin/python validator/probe/probe.py --list > validator/probe/cases.json
 
-readme: ## renew the table in README.md and README.zh-CN.md from results/
+readme: ## renew what is written from results/: the tables in the READMEs, docs/findings.md and docs/claims.md
 	@scripts/setup && $(IMAGE_MATRIX) table --into README.md && $(IMAGE_MATRIX) table --into README.zh-CN.md
+	@.venv/bin/python scripts/docs
 
 lock: ## renew the lock files (needs the Python package index)
 	@scripts/setup --dev && scripts/lock

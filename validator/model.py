@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-RECORD_SCHEMA = "image-matrix/record/1"
+RECORD_SCHEMA = "image-matrix/record/2"
 RUN_SCHEMA = "image-matrix/run/1"
 
 # Ids are file names, tags and URL parts, so they keep to what all three allow; dots stay (2.10 is not 2.1).

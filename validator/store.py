@@ -18,7 +18,8 @@ import filelock
 from pydantic import ValidationError
 
 from validator.errors import EnvironmentProblem
-from validator.model import IMAGE_ID, Record, Run, VerdictClass
+from validator.model import IMAGE_ID, RECORD_SCHEMA, Record, Run, VerdictClass
+from validator.packed import pack, unpack
 
 Kind = TypeVar("Kind", Record, Run)
 
@@ -78,7 +79,7 @@ class Store:
         best: dict[tuple[str, str], Record] = {}
         for record in self.records():
             place = (record.image.id, record.host.key)
-            if place not in best or _fullness(record) >= _fullness(best[place]):
+            if place not in best or _stands_before(record, best[place]):
                 best[place] = record
         return best
 
@@ -94,7 +95,7 @@ class Store:
     def _read(self, path: Path, kind: type[Kind]) -> Kind | None:
         try:
             text = path.read_text(encoding="utf-8")
-            return kind.model_validate(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse))
+            return kind.model_validate(_whole(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)))
         except (OSError, ValueError, RecursionError, ValidationError) as error:
             problem = f"{path}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             if problem not in self.problems:
@@ -188,8 +189,16 @@ class Store:
 
 
 def _data(record: Record) -> dict[str, Any]:
-    """A record as it stands in its file: what is at its default is left out."""
-    return record.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"schema": record.schema_}
+    """A record as it stands in its file: what is at its default is left out, and its cases are packed."""
+    data = record.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"schema": RECORD_SCHEMA}
+    return data | {"outcomes": pack(data.pop("cases", []))}
+
+
+def _whole(data: Any) -> Any:
+    """What a file holds as the model wants it."""
+    if isinstance(data, dict) and "outcomes" in data:
+        return {key: value for key, value in data.items() if key != "outcomes"} | {"cases": unpack(data["outcomes"])}
+    return data
 
 
 def record_text(record: Record) -> str:
@@ -197,13 +206,21 @@ def record_text(record: Record) -> str:
     return _text(_finite(_data(record)))
 
 
-def _fullness(record: Record) -> tuple[bool, bool, int]:
+def _stands_before(newer: Record, older: Record) -> bool:
+    """Whether the newer record replaces the older one as what is shown."""
+
+    def whole(record: Record) -> tuple[bool, bool]:
+        return record.verdict.cls not in PASSING, not record.options.get("cases") and not record.options.get("devices")
+
+    if whole(newer) != whole(older):
+        return whole(newer) > whole(older)
+    same = (newer.probe, newer.image.image_id) == (older.probe, older.image.image_id)
+    return not same or _tier(newer) >= _tier(older)  # of one probe in one image, the tier with more cases says more
+
+
+def _tier(record: Record) -> int:
     tier = str(record.options.get("tier"))
-    return (
-        record.verdict.cls not in PASSING,
-        not record.options.get("cases") and not record.options.get("devices"),
-        TIERS.index(tier) if tier in TIERS else len(TIERS),
-    )
+    return TIERS.index(tier) if tier in TIERS else len(TIERS)
 
 
 @contextlib.contextmanager
@@ -233,13 +250,23 @@ def _safe(part: str) -> str:
     return part
 
 
+def _item(item: dict[str, Any]) -> str:
+    """One member of a list; a group of outcomes has a line for each of its cases."""
+    cases = item.get("cases")
+    if not isinstance(cases, dict) or not cases:
+        return json.dumps(item, sort_keys=True, ensure_ascii=True)
+    rest = json.dumps({key: value for key, value in item.items() if key != "cases"}, sort_keys=True, ensure_ascii=True)
+    lines = ",\n   ".join(f"{json.dumps(ident)}: {json.dumps(cases[ident])}" for ident in sorted(cases))
+    return f'{rest[:-1]}{", " if len(rest) > 2 else ""}"cases": {{\n   {lines}}}}}'
+
+
 def _text(data: dict[str, Any]) -> str:
     """JSON with sorted keys; the members of long lists stand one per line, so that a change reads well in a diff."""
     lines = []
     for key in sorted(data):
         value = data[key]
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            items = ",\n  ".join(json.dumps(item, sort_keys=True, ensure_ascii=True) for item in value)
+            items = ",\n  ".join(_item(item) for item in value)
             lines.append(f" {json.dumps(key)}: [\n  {items}\n ]")
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value, sort_keys=True, ensure_ascii=True)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def test_the_table_is_what_the_records_say(name: str) -> None:
     current = text(name)
     assert "| `slim-" in current, "the table is there at all"
     assert markdown.replace_between_markers(current, "table", made) == current, f"run `make readme` ({name})"
+
+
+def test_findings_and_claims_are_what_the_records_say() -> None:
+    done = subprocess.run([sys.executable, "scripts/docs", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"run `make readme`: {done.stderr}"
 
 
 @pytest.mark.parametrize("name", READMES)

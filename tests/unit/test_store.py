@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.records import GPU_HOST, UNREACHABLE, case, record, run
 from validator.errors import EnvironmentProblem
-from validator.model import CaseResult, ImageIdentity, Outcome
+from validator.model import CaseResult, Declared, Evidence, ImageIdentity, Outcome
 from validator.store import Store
 
 
@@ -48,7 +50,7 @@ def test_the_same_record_gives_the_same_bytes_one_case_a_line(tmp_path: Path) ->
     assert texts[0] == texts[1]
     assert texts[0].endswith("}\n")
     assert sum('"coo.' in line for line in texts[0].splitlines()) == 2
-    assert '"class": "ok"' in texts[0] and '"schema": "image-matrix/record/1"' in texts[0]
+    assert '"class": "ok"' in texts[0] and '"schema": "image-matrix/record/2"' in texts[0]
 
 
 def test_a_second_record_of_the_same_second_does_not_replace_the_first(tmp_path: Path) -> None:
@@ -163,6 +165,7 @@ def test_a_log_has_its_folder(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
+from typing import Any
 from validator.store import Store
 with Store(Path(sys.argv[1])).lock():
     print("held", flush=True)
@@ -180,3 +183,45 @@ def test_a_second_process_is_told_who_holds_the_lock(tmp_path: Path) -> None:
         holder.communicate()
     with Store(tmp_path).lock():
         assert (tmp_path / "run.pid").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_packed_record_says_the_same_and_says_reasons_once(tmp_path: Path) -> None:
+    cases = [
+        CaseResult(id="csr.mm.float32.cpu", outcome=Outcome.PASS, evidence=Evidence.EXECUTED, duration_ms=0.25),
+        CaseResult(id="coo.mm.float32.cpu", outcome=Outcome.PASS, evidence=Evidence.EXECUTED, data={"gradients": {"A": "coo"}}),
+        *(
+            CaseResult(
+                id=f"coo.op{n}.float32.cuda", outcome=Outcome.NOT_RUN, kind="no-device", detail="no GPU here", declared=known
+            )
+            for n, known in enumerate((Declared.YES, Declared.NO, Declared.YES))
+        ),
+    ]
+    store = Store(tmp_path)
+    path = store.write_record(record("a", *cases))
+    assert path.read_text(encoding="utf-8").count("no GPU here") == 2
+    (read,) = Store(tmp_path).records()
+    assert read.cases == tuple(sorted(cases, key=lambda case: case.id))
+
+
+def test_a_record_of_schema_1_is_still_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.write_record(record("a", case("coo.a.cpu")))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    del data["outcomes"]
+    data |= {"schema": "image-matrix/record/1", "cases": [{"id": "coo.a.cpu", "outcome": "wrong", "detail": "old"}]}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    (read,) = Store(tmp_path).records()
+    assert [(c.id, c.outcome, c.detail) for c in read.cases] == [("coo.a.cpu", Outcome.WRONG, "old")]
+
+
+@pytest.mark.parametrize("outcomes", [
+    {"pass": []}, [{"outcome": "pass"}], [{"outcome": "pass", "cases": {"a": 1}}, {"outcome": "wrong", "cases": {"a": 1}}],
+    [{"outcome": "pass", "cases": {"a": 1}, "data": {"b": {}}}],
+])  # fmt: skip
+def test_packed_cases_that_make_no_sense_are_a_problem_and_no_record(tmp_path: Path, outcomes: Any) -> None:
+    path = Store(tmp_path).write_record(record("a", case("coo.a.cpu")))
+    data = json.loads(path.read_text(encoding="utf-8")) | {"outcomes": outcomes}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    store = Store(tmp_path)
+    assert store.records() == ()
+    assert store.problems

@@ -1759,7 +1759,7 @@ op(
     tol=4,
     dtypes=("float32",),
 )
-op("module.relu-{layout}", EVERY, "A", lambda a: torch.nn.ReLU()(a), grad=True, result="same")
+op("module.relu-{layout}", EVERY, "A", lambda a: torch.nn.ReLU()(a), grad=True, smooth=False, result="same")
 op("module.softmax-{layout}", EVERY, "A", lambda a: torch.nn.Softmax(1)(a), dtypes=("float32",))
 op("module.linear-{layout}-input", EVERY, "A w b", lambda a, w, b: torch.nn.functional.linear(a, w, b), grad=True)
 op("module.linear-nobias-{layout}-input", EVERY, "A w", lambda a, w: torch.nn.functional.linear(a, w), grad=True)
@@ -3013,6 +3013,22 @@ def declare(case: Case, device: str) -> "tuple[str, str]":
     return "yes", ""
 
 
+def trust_in_declared(cases: "list[Case]") -> "list[dict[str, Any]]":
+    """How far `declared` can be trusted: it is made for the CPU, exactly as for CUDA without a GPU, and set beside what the
+    same cases really give. One row per case."""
+    session = Session(dict(DEFAULTS, device_map={}), lambda value: None)
+    told = {}  # type: dict[str, tuple[str, str]]
+    session.declare(cases, lambda case, known, missing: told.update({case.id: (known, missing)}))
+    rows = []  # type: list[dict[str, Any]]
+
+    def keep(result: "dict[str, Any]") -> None:
+        known, missing = told[result["id"]]
+        rows.append({"id": result["id"], "declared": known, "missing": missing, "outcome": result["outcome"]})
+
+    session.run(cases, DEFAULTS["case_timeout"], keep)
+    return rows
+
+
 # --------------------------------------------------------------------------- coverage: which kernels of torch no case reaches
 
 SPARSE_KEYS = ("SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA")
@@ -4248,6 +4264,7 @@ def by_hand() -> "tuple[str, dict[str, Any], argparse.Namespace]":
     parser.add_argument("--list", action="store_true", help="print the catalogue as JSON and stop (needs no torch)")
     parser.add_argument("--snippet", metavar="CASE", help="print a program for one case and stop (needs no torch)")
     parser.add_argument("--coverage", action="store_true", help="print which sparse kernels of this torch the cases reach")
+    parser.add_argument("--declared", action="store_true", help="set what is declared for CPU cases beside what they give")
     parser.add_argument("--oracle", action="store_true", help="compare with torch's own OpInfo database (needs numpy)")
     parser.add_argument("--bench", action="store_true", help="time sparse against dense (--devices cuda: on the GPU)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -4275,6 +4292,8 @@ def beside(what: str, arguments: argparse.Namespace) -> int:
             rows = coverage()
         elif what == "oracle":
             rows = oracle()
+        elif what == "declared":
+            rows = trust_in_declared(selected(dict(DEFAULTS, devices=["cpu"])))
         else:
             torch.set_num_threads(arguments.threads)
             rows = bench("cuda" if "cpu" not in arguments.devices else "cpu")
@@ -4303,7 +4322,7 @@ def main() -> int:
         if arguments.list or arguments.snippet:
             sys.stdout.write(catalogue() if arguments.list else snippet(CASES[arguments.snippet]))
             return 0
-        aside = [name for name in ("coverage", "oracle", "bench") if getattr(arguments, name)]
+        aside = [name for name in ("coverage", "declared", "oracle", "bench") if getattr(arguments, name)]
         if aside:
             return beside(aside[0], arguments)
     unknown = sorted(set(given) - set(DEFAULTS))
