@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from validator.cells import LOUD, SYMBOLS, Cell, Column, alike, cells_of, columns_of
+from validator.faults import fault_of
 from validator.model import CaseResult, ImageIdentity, Outcome, Record, Run, Verdict, VerdictClass, part
 
 
@@ -191,16 +192,34 @@ def _notes(record: Record, notes: list[str], untested_since: Verdict | None) -> 
         )
     if record.verdict.cls is not VerdictClass.OK:
         texts.insert(0, f"{record.verdict.cls.value}: {record.verdict.cause}")
-    texts += [
-        f"{outcome.value}: {stem} ({len(details)} case{'s' * (len(details) > 1)}): {details[0]}"
-        for outcome, stem, details in alike(record.cases, LOUD)
-    ]
+    texts += _loud(record)
     numbers = []
     for text in texts:
         if text not in notes:
             notes.append(text)
         numbers.append(notes.index(text) + 1)
     return tuple(numbers)
+
+
+def _loud(record: Record) -> list[str]:
+    """What must not be overlooked: known faults by their title, whatever nobody explains by its case, plain errors in one line."""
+    torch = str(part(record.facts, "torch").get("version") or "")
+    loud = [(case, fault_of(case, torch)) for case in record.cases if case.outcome in LOUD]
+    known = {fault.id: fault for _, fault in loud if fault is not None}
+    texts = [
+        f"known fault, {fault.outcome.value}: {fault.title} ({fault.issue or 'docs/findings.md'})"
+        for fault in sorted(known.values(), key=lambda one: (LOUD.index(one.outcome), one.title))
+    ]
+    new = [case for case, fault in loud if fault is None]
+    texts += [
+        f"NEW {outcome.value}: {stem} ({len(details)} case{'s' * (len(details) > 1)}): {details[0]}"
+        for outcome, stem, details in alike(new, tuple(one for one in LOUD if one is not Outcome.ERROR))
+    ]
+    failed = [stem.rpartition(".")[0] for _, stem, _ in alike(new, (Outcome.ERROR,))]
+    if failed:
+        more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
+        texts.append(f"error: failed in an unforeseen way, neither refused nor wrong: {', '.join(failed[:5])}{more}")
+    return texts
 
 
 def _untested(runs: Sequence[Run], recorded: set[str], only: frozenset[str] | None) -> tuple[Untested, ...]:
