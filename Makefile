@@ -25,7 +25,7 @@ table: ## print the table of what is known, without an engine
 	@scripts/setup && $(IMAGE_MATRIX) table $(ARGS) -- $(ONLY)
 
 test: ## all checks and tests; brings an engine where there is none
-	@scripts/setup --dev --engine
+	@scripts/setup --dev --engine && scripts/ensure-registry
 	@$(MAKE) --no-print-directory check
 	@$(PYTEST) tests/unit tests/engine -m "not cuda_image" $(ARGS)
 
@@ -34,7 +34,7 @@ test-unit: ## the tests that need no engine
 	@$(PYTEST) tests/unit $(ARGS)
 
 test-engine: ## the tests with a real engine and real images
-	@scripts/setup --dev --engine
+	@scripts/setup --dev --engine && scripts/ensure-registry
 	@$(PYTEST) tests/engine -m "not cuda_image" $(ARGS)
 
 test-cuda: ## the tests that build CUDA images of several GB

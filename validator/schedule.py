@@ -14,9 +14,10 @@ from validator.acquire import Acquired, Untested
 from validator.engine import LABEL, Engine, EngineError
 from validator.model import Image, Outcome, Pull, Record, Run, RunEntry, Verdict, VerdictClass
 from validator.plan import Plan, make_plan
-from validator.progress import Reporter, size
+from validator.progress import Reporter
 from validator.run import ImageRunner, mask
 from validator.store import Store
+from validator.units import size
 
 OWNER = f"{LABEL}.owner"
 

@@ -156,7 +156,8 @@ def _sweep_run(engine: Engine, run_id: str) -> None:
 
 def _say_host(preflight: Preflight) -> None:
     from validator.preflight import GpuState
-    from validator.progress import printable, size
+    from validator.progress import printable
+    from validator.units import size
 
     host = preflight.host
     gpus = ", ".join(f"{g.name} (compute capability {g.compute_capability or '?'})" for g in host.gpus)
@@ -172,7 +173,7 @@ def _say_host(preflight: Preflight) -> None:
 
 
 def _say_plan(plan: Plan, preflight: Preflight, selected: int) -> None:
-    from validator.progress import duration, size
+    from validator.units import duration, size
 
     todo = plan.todo
     known = len(plan.steps) - len(todo)
