@@ -69,3 +69,13 @@ def unexplained(cases: Iterable[CaseResult], torch: str) -> tuple[CaseResult, ..
     """Cases whose outcome a reader must not overlook (wrong, crash, fallback, timeout) and that no known fault explains."""
     loud = {Outcome.WRONG, Outcome.CRASH, Outcome.FALLBACK, Outcome.TIMEOUT}
     return tuple(case for case in cases if case.outcome in loud and fault_of(case, torch) is None)
+
+
+def gone(cases: Iterable[CaseResult], torch: str) -> tuple[Fault, ...]:
+    """Known faults that this torch should show, and whose cases pass instead: news, too."""
+    chosen = tuple(cases)
+    return tuple(
+        fault
+        for fault in known()
+        if applies(fault.torch, torch) and any(fault.concerns(case.id) and case.outcome is Outcome.PASS for case in chosen)
+    )
