@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.cells import LOUD, MEANINGS, SYMBOLS, Cell, alike, cells_of, columns_of
+from validator.faults import fault_of
 from validator.model import CaseResult, Evidence, Outcome, Record, Verdict, VerdictClass, part
 from validator.publish.terminal import cell_colour, clean, cut, paint
 from validator.snippet import Snippet
@@ -38,9 +39,12 @@ def render_case(case_id: str, record: Record, entry: Mapping[str, Any], snippet:
     """One case in one image. entry: the case's line of the probe's catalogue, {} for a case that it no longer has."""
     result = next((case for case in record.cases if case.id == case_id), None)
     said = " ".join(filter(None, (str(entry.get("claim") or "nothing is said"), _source(entry))))
+    torch = str(part(record.facts, "torch").get("version") or "")
+    fault = fault_of(result, torch) if result else None
+    known = [("known as", f"{fault.title} ({fault.issue or fault.id})"), ("instead", fault.instead)] if fault else []
     lines = [
         f"{clean(case_id)} in {clean(record.image.id)}",
-        *(f"{name:11}{clean(text)}" for name, text in _outcome(result, record) if text),
+        *(f"{name:11}{clean(text)}" for name, text in (*_outcome(result, record), *known) if text),
         *(
             [f"{'documented':11}{said}", f"{'needed by':11}{', '.join(entry.get('profiles', ())) or 'no profile'}"]
             if entry
