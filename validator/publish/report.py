@@ -8,10 +8,10 @@ from typing import Any
 
 from validator.cells import LOUD, MEANINGS, SYMBOLS, Cell, alike, cells_of, columns_of
 from validator.faults import fault_of
-from validator.model import CaseResult, Evidence, Outcome, Record, Verdict, VerdictClass, part
+from validator.model import CaseResult, Declared, Evidence, Outcome, Record, Verdict, VerdictClass, part
 from validator.publish.terminal import cell_colour, clean, cut, paint
+from validator.rows import host_name
 from validator.snippet import Snippet
-from validator.table import host_name
 
 # All that ran and is not a pass, the loudest first.
 NOT_GOOD = (*LOUD, Outcome.UNSUPPORTED, Outcome.ABSENT)
@@ -106,7 +106,7 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 
 def _columns(record: Record, colour: bool) -> list[str]:
-    columns = columns_of((record,))
+    columns = columns_of(record.cases)
     cells = cells_of(record, columns)
     wide = max((len(column.label) for column in columns), default=0)
     return [
@@ -118,7 +118,9 @@ def _columns(record: Record, colour: bool) -> list[str]:
 def _counts(cell: Cell) -> str:
     """`281/303, 12 unsupported, 10 absent`: passes of cases, then every other outcome by name."""
     if not cell.ran:
-        return f"not-run: {clean('; '.join(cell.reasons))}"
+        said = ", ".join(f"{cell.declared[one]} {one.value}" for one in Declared if cell.declared.get(one))
+        kernels = f"; kernels declared for {cell.total} cases: {said}" if cell.is_declared else ""
+        return f"not-run: {clean('; '.join(cell.reasons))}{kernels}"
     tick = f"{SYMBOLS[Outcome.PASS]} " if cell.complete else ""
     others = [f"{cell.counts[outcome]} {outcome.value}" for outcome in (*NOT_GOOD, Outcome.NOT_RUN) if cell.counts.get(outcome)]
     return ", ".join((f"{tick}{cell.counts.get(Outcome.PASS, 0)}/{cell.total}", *others))
