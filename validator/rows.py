@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from validator.cells import LOUD, Cell, Column, Grouping, alike, cases_of, cell_of
-from validator.model import CaseResult, ImageIdentity, Record, Verdict, VerdictClass, part
+from validator.faults import fault_of
+from validator.model import CaseResult, ImageIdentity, Outcome, Record, Verdict, VerdictClass, part
 from validator.profiles import missing
 from validator.sibling import Sibling, borrowed
 
@@ -83,7 +84,9 @@ def make_row(
     sound = one.record is not None and record.complete and record.trusted
     cells = tuple(cell_of(cases, sound=sound) for cases in cases_of(one.cases, columns, by))
     texts = _sibling_texts(one) + (_texts(record, untested_since) if one.record else [])
-    texts += missing(one.cases, columns, by) if by.needed else _loud_texts(one.cases)
+    torch, python, system = (part(record.facts, name) for name in ("torch", "python", "system"))
+    version = str(torch.get("version") or "")
+    texts += missing(one.cases, columns, by) if by.needed else _loud_texts(one.cases, version)
     numbers, host = _numbers(texts, notes), host_name(record)
     if one.record is None and one.sibling:
         image = one.sibling.image
@@ -92,11 +95,10 @@ def make_row(
             python=image.declares("python"), os=image.declares("os"), size_bytes=None, identity="", probe=record.probe,
             tested="", age_days=0, verdict=None, cause="", cells=cells, notes=numbers, sibling=borrowed_from, host=host,
         )  # fmt: skip
-    torch, python, system = (part(record.facts, name) for name in ("torch", "python", "system"))
     return Row(
         image=record.image.id,
         family=record.image.family,
-        torch=str(torch.get("version") or ""),
+        torch=version,
         cuda=str(torch.get("cuda") or ("" if not torch else "none")),
         python=str(python.get("version") or ""),
         os=str(part(system, "os").get("pretty_name") or ""),
@@ -154,11 +156,24 @@ def _texts(record: Record, untested_since: Verdict | None) -> list[str]:
     return texts
 
 
-def _loud_texts(cases: Iterable[CaseResult]) -> list[str]:
-    return [
-        f"{outcome.value}: {stem} ({len(details)} case{'s' * (len(details) > 1)}): {details[0]}"
-        for outcome, stem, details in alike(cases, LOUD)
+def _loud_texts(cases: Iterable[CaseResult], torch: str) -> list[str]:
+    """What must not be overlooked: known faults by their title, whatever nobody explains by its case, plain errors in one line."""
+    loud = [(case, fault_of(case, torch)) for case in cases if case.outcome in LOUD]
+    known = {fault.id: fault for _, fault in loud if fault is not None}
+    texts = [
+        f"known fault, {fault.outcome.value}: {fault.title} ({fault.issue or 'docs/findings.md'})"
+        for fault in sorted(known.values(), key=lambda one: (LOUD.index(one.outcome), one.title))
     ]
+    new = [case for case, fault in loud if fault is None]
+    texts += [
+        f"NEW {outcome.value}: {stem} ({len(details)} case{'s' * (len(details) > 1)}): {details[0]}"
+        for outcome, stem, details in alike(new, tuple(one for one in LOUD if one is not Outcome.ERROR))
+    ]
+    failed = [stem.rpartition(".")[0] for _, stem, _ in alike(new, (Outcome.ERROR,))]
+    if failed:
+        more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
+        texts.append(f"error: failed in an unforeseen way, neither refused nor wrong: {', '.join(failed[:5])}{more}")
+    return texts
 
 
 def _numbers(texts: Iterable[str], notes: list[str]) -> tuple[int, ...]:

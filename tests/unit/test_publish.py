@@ -124,7 +124,7 @@ def test_the_reason_of_not_run_is_said_once() -> None:
 def test_many_notes_are_cut_and_counted() -> None:
     cases = [case(f"coo.op{n}.float32.cpu", Outcome.WRONG, "x" * 500) for n in range(20)]
     text = terminal.render(build(latest(record("a", *cases))), width=80)
-    assert "[12] wrong" in text and "[13] wrong" not in text and "8 more notes" in text
+    assert "[12] NEW wrong" in text and "[13] NEW wrong" not in text and "8 more notes" in text
 
 
 def test_nothing_yet_is_a_sentence() -> None:

@@ -160,9 +160,18 @@ def test_what_is_loud_is_noted_loudest_first_and_equal_notes_share_a_number() ->
     table = build(latest(record("a", *cases), record("b", *cases)))
     assert table.rows[0].notes == table.rows[1].notes == (1, 2)
     assert len(table.notes) == 2
-    assert table.notes[0].startswith("wrong: csr.b.cpu (1 case): off by 1")
+    assert table.notes[0].startswith("NEW wrong: csr.b.cpu (1 case): off by 1")
+    assert table.notes[1] == "error: failed in an unforeseen way, neither refused nor wrong: coo.a"
     quiet = (case("coo.a.cpu", Outcome.UNSUPPORTED, "refused"), case("coo.b.cpu", Outcome.ABSENT))
     assert build(latest(record("a", *quiet))).notes == ()
+
+
+def test_a_known_fault_is_told_by_its_title_once_and_only_where_it_is_known() -> None:
+    cases = [case(f"csc-csc.mm.float{size}.cpu", Outcome.WRONG, f"detail {size}") for size in (32, 64)]
+    (note,) = build(latest(record("a", *cases, torch="2.6.0+cu124"))).notes
+    assert note.startswith("known fault, wrong: torch.sparse.mm of two CSC matrices")
+    (other,) = build(latest(record("a", *cases, torch="1.9.1"))).notes
+    assert other.startswith("NEW wrong: csc-csc.mm.cpu (2 cases)")
 
 
 def test_findings_are_noted() -> None:
