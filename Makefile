@@ -59,7 +59,8 @@ cases: ## write validator/probe/cases.json from the probe
 	@scripts/setup && .venv/bin/python validator/probe/probe.py --list > validator/probe/cases.json
 
 readme: ## renew what is written from results/: the tables in the READMEs, docs/findings.md and docs/claims.md
-	@scripts/setup && $(IMAGE_MATRIX) table --into README.md && $(IMAGE_MATRIX) table --into README.zh-CN.md
+	@scripts/setup && $(IMAGE_MATRIX) table --profiles --into README.md && $(IMAGE_MATRIX) table --profiles --into README.zh-CN.md
+	@$(IMAGE_MATRIX) table --into docs/table.md
 	@.venv/bin/python scripts/docs
 
 lock: ## renew the lock files (needs the Python package index)

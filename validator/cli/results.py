@@ -56,11 +56,11 @@ def table(
     if into is not None:
         old = _read(into)
         made = _table(select, None, with_runs=False, profiles=profiles, siblings=siblings is True)
-        new = markdown.replace_between_markers(old, "table", markdown.render(made))
+        new = markdown.replace_between_markers(old, "profiles" if profiles else "table", markdown.render(made))
         if check and new != old:
             raise FindingsFound(
                 f"the table in {into} is not what results/ says",
-                f"run `image-matrix table --into {into}` and commit the result",
+                f"run `image-matrix table {'--profiles ' if profiles else ''}--into {into}` and commit the result",
             )
         if not check:
             into.write_text(new, encoding="utf-8")
