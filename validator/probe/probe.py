@@ -1806,6 +1806,7 @@ SEMI_DTYPES = ("float16", "bfloat16", "float32", "int8")
 @work(
     "{layout}.to-dense",
     SEMI,
+    devices=("cuda",),
     dtypes=("float16", "bfloat16"),
     since="2.1",
     claim=SEMI,
@@ -1816,26 +1817,26 @@ def semi_to_dense(kit: Kit) -> Any:
     return packed.to_dense(), weight
 
 
-@work("{layout}.mm", SEMI, dtypes=SEMI_DTYPES, since="2.1", claim=SEMI, tol=4, out="any", source=LINALG)
+@work("{layout}.mm", SEMI, devices=("cuda",), dtypes=SEMI_DTYPES, since="2.1", claim=SEMI, tol=4, out="any", source=LINALG)
 def semi_mm(kit: Kit) -> Any:
     packed, x, weight, dense = semi_parts(kit)
     return torch.mm(packed, x), weight @ dense
 
 
-@work("{layout}.linear", SEMI, dtypes=("float16", "bfloat16"), since="2.1", claim=SEMI, tol=4)
+@work("{layout}.linear", SEMI, devices=("cuda",), dtypes=("float16", "bfloat16"), since="2.1", claim=SEMI, tol=4)
 def semi_linear(kit: Kit) -> Any:
     packed, x, weight, dense = semi_parts(kit)
     return torch.nn.functional.linear(x, packed), dense @ weight.t()
 
 
-@work("{layout}.addmm", SEMI, dtypes=("float16",), since="2.1", claim=SEMI, tol=4, source=LINALG)
+@work("{layout}.addmm", SEMI, devices=("cuda",), dtypes=("float16",), since="2.1", claim=SEMI, tol=4, source=LINALG)
 def semi_addmm(kit: Kit) -> Any:
     packed, x, weight, dense = semi_parts(kit)
     bias = torch.arange(128, dtype=torch.float64) % 5
     return torch.nn.functional.linear(x, packed, kit.move(bias)), dense @ weight.t() + bias
 
 
-@work("{layout}.linear-backward", SEMI, dtypes=("float16",), since="2.1", tol=4)
+@work("{layout}.linear-backward", SEMI, devices=("cuda",), dtypes=("float16",), since="2.1", tol=4)
 def semi_backward(kit: Kit) -> Any:
     """The gradient of the activation through a 2:4 weight."""
     packed, x, weight, dense = semi_parts(kit)
@@ -1844,7 +1845,7 @@ def semi_backward(kit: Kit) -> Any:
     return x.grad, torch.ones(128, 128, dtype=torch.float64) @ weight
 
 
-@work("{layout}.transpose-mm", SEMI, dtypes=("float16",), since="2.1", tol=4)
+@work("{layout}.transpose-mm", SEMI, devices=("cuda",), dtypes=("float16",), since="2.1", tol=4)
 def semi_transposed(kit: Kit) -> Any:
     packed, x, weight, dense = semi_parts(kit)
     return torch.mm(x, packed.t()), dense @ weight.t()

@@ -36,7 +36,7 @@ def seen_in(fault: Fault, versions: Mapping[str, Mapping[str, CaseResult]]) -> d
     """torch version -> (cases that show the fault, cases of it that ran)."""
     counts = {}
     for version, cases in versions.items():
-        ran = [case for case in cases.values() if fault.concerns(case.id) and case.outcome is not Outcome.ABSENT]
+        ran = [case for case in cases.values() if fault.shown_by(case.id) and case.outcome is not Outcome.ABSENT]
         if ran:
             counts[version] = (sum(case.outcome is fault.outcome for case in ran), len(ran))
     return counts
@@ -56,7 +56,7 @@ def _fault(fault: Fault, versions: Mapping[str, Mapping[str, CaseResult]]) -> st
     shows = [version for version, (bad, _) in counts.items() if bad]
     clean = [version for version, (bad, _) in counts.items() if not bad]
     example = next(
-        (c for v in shows for c in versions[v].values() if fault.concerns(c.id) and c.outcome is fault.outcome), None
+        (c for v in shows for c in versions[v].values() if fault.shown_by(c.id) and c.outcome is fault.outcome), None
     )
     lines = [
         f"### {fault.title}\n",
