@@ -23,10 +23,10 @@ from probe_time import ROOT
 
 sys.path.insert(0, str(ROOT))
 
-from validator.context import build_context, host_settings  # noqa: E402
-from validator.matrix import load  # noqa: E402
-from validator.model import Slim  # noqa: E402
-from validator.render import render  # noqa: E402
+from validator.context import build_context, host_settings
+from validator.matrix import load
+from validator.model import Slim
+from validator.render import render
 
 PIP = """ARG BASE
 FROM ${BASE}
