@@ -25,7 +25,7 @@ table: ## print the table of what is known, without an engine
 	@scripts/setup && $(IMAGE_MATRIX) table $(ARGS) -- $(ONLY)
 
 test: ## all checks and tests; brings an engine where there is none
-	@scripts/setup --dev --engine
+	@scripts/setup --dev --engine && scripts/ensure-registry
 	@$(MAKE) --no-print-directory check
 	@$(PYTEST) tests/unit tests/engine -m "not cuda_image" $(ARGS)
 
@@ -34,7 +34,7 @@ test-unit: ## the tests that need no engine
 	@$(PYTEST) tests/unit $(ARGS)
 
 test-engine: ## the tests with a real engine and real images
-	@scripts/setup --dev --engine
+	@scripts/setup --dev --engine && scripts/ensure-registry
 	@$(PYTEST) tests/engine -m "not cuda_image" $(ARGS)
 
 test-cuda: ## the tests that build CUDA images of several GB
@@ -58,8 +58,10 @@ schema: ## write images.schema.json
 cases: ## write validator/probe/cases.json from the probe
 	@scripts/setup && .venv/bin/python validator/probe/probe.py --list > validator/probe/cases.json
 
-readme: ## renew the table in README.md and README.zh-CN.md from results/
-	@scripts/setup && $(IMAGE_MATRIX) table --into README.md && $(IMAGE_MATRIX) table --into README.zh-CN.md
+readme: ## renew what is written from results/: the tables in the READMEs, docs/findings.md and docs/claims.md
+	@scripts/setup && $(IMAGE_MATRIX) table --profiles --into README.md && $(IMAGE_MATRIX) table --profiles --into README.zh-CN.md
+	@$(IMAGE_MATRIX) table --into docs/table.md
+	@.venv/bin/python scripts/docs
 
 lock: ## renew the lock files (needs the Python package index)
 	@scripts/setup --dev && scripts/lock

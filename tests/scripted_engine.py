@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from validator.engine import ContainerSpec, EngineError, EngineInfo, Exit, LocalImage
+from validator.engine import ContainerSpec, EngineError, EngineInfo, Exit, LocalImage, RemoteImage
 
 Program = Callable[[ContainerSpec, Callable[[bytes], None], Callable[[bytes], None]], Exit]
 
@@ -21,7 +21,7 @@ class ScriptedEngine:
     platform: str = "linux/amd64"
     programs: dict[str, Program] = field(default_factory=dict)
     files: dict[str, frozenset[str]] = field(default_factory=dict)
-    remote: dict[str, str] = field(default_factory=dict)
+    registry: dict[str, RemoteImage] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     images: dict[str, LocalImage] = field(default_factory=dict)
     left_containers: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -48,15 +48,19 @@ class ScriptedEngine:
                 return image
         return None
 
-    def remote_digest(self, reference: str) -> str:
-        self._call("remote_digest", reference)
-        if reference not in self.remote:
+    def remote(self, reference: str) -> RemoteImage:
+        self._call("remote", reference)
+        if reference not in self.registry:
             raise EngineError("manifest unknown: manifest unknown")
-        return self.remote[reference]
+        return self.registry[reference]
 
-    def pull(self, reference: str, platform: str, on_progress: Callable[[str], None]) -> LocalImage:
+    def credentials(self, registry: str) -> tuple[str, str] | None:
+        self._call("credentials", registry)
+        return None
+
+    def pull(self, reference: str, platform: str, on_event: Callable[[Mapping[str, Any]], None], stall: float) -> LocalImage:
         self._call("pull", reference)
-        on_progress("Pulling fs layer")
+        on_event({"status": "Downloading", "id": "0123456789ab", "progressDetail": {"current": 1, "total": 2}})
         return self._add(digests=(reference,))
 
     def build(

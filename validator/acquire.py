@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import stamina
 
 from validator.base import BaseUnavailable, find_base
 from validator.context import HostSettings, build_context, local_wheels, sha256
-from validator.engine import LABEL, Engine, EngineError, LocalImage
+from validator.engine import LABEL, STALL, Engine, EngineError, LocalImage
 from validator.model import Image, ImageIdentity, Pull, Slim, Verdict
+from validator.pulling import PullProgress
 from validator.registry import Registries
 from validator.render import render
-from validator.verdict import build_verdict, pull_verdict
+from validator.tags import nearest
+from validator.verdict import build_verdict, platform_verdict, pull_verdict, same_platform
 
-TRANSIENT = ("timeout", "timed out", "connection reset", "unexpected EOF", "TLS handshake", "temporarily", "502", "503", "504")
+# What goes away by itself. A registry that is stopped and started again shows the first ones of the second line.
+TRANSIENT = (
+    "timeout", "timed out", "stalled", "connection reset", "unexpected EOF", "TLS handshake", "temporarily", "502", "503", "504",
+    "connection refused", "EOF", "broken pipe", "toomanyrequests", "429",
+)  # fmt: skip
+
+
+ATTEMPTS = 4
 
 
 class Untested(Exception):
@@ -46,6 +56,8 @@ class Acquirer:
     settings: HostSettings
     environ: Mapping[str, str]
     labels: Mapping[str, str]
+    clock: Callable[[], float] = time.monotonic
+    stall: float = STALL
     _digests: dict[str, str] = field(default_factory=dict)
 
     def identity_before(self, image: Image) -> dict[str, object]:
@@ -71,11 +83,27 @@ class Acquirer:
         error: EngineError | None = None
         for source in self.registries.sources(reference):
             try:
-                self._digests[reference] = self.engine.remote_digest(source)
-                return self._digests[reference]
+                found = self.engine.remote(source)
             except EngineError as problem:
                 error = problem
-        raise Untested(pull_verdict(str(error)))
+                continue
+            wanted = image.run.platform
+            if found.platforms and not any(same_platform(wanted, one) for one in found.platforms):
+                raise Untested(platform_verdict(reference, wanted, found.platforms))
+            self._digests[reference] = found.digest
+            return found.digest
+        raise Untested(self._refused(reference, str(error)))
+
+    def _refused(self, reference: str, text: str) -> Verdict:
+        """What the registry's refusal means; for a tag that is not there with the names of its neighbours."""
+        verdict = pull_verdict(text)
+        if verdict.code != "not-found":
+            return verdict
+        near = nearest(reference, self.engine.credentials)
+        cause = f"{verdict.cause}: {reference}"
+        return verdict.model_copy(
+            update={"cause": cause, "remedy": f"nearest existing tags: {', '.join(near)}" if near else verdict.remedy}
+        )
 
     def acquire(self, image: Image, step: Callable[[str], None], log: Callable[[str], None]) -> Acquired:
         """Build or pull. Raises Untested with a verdict when it cannot be had."""
@@ -107,7 +135,7 @@ class Acquirer:
             except EngineError as problem:
                 log(f"pull of {pinned}: {problem}")
                 error = problem
-        raise Untested(pull_verdict(str(error)))
+        raise Untested(self._refused(source.reference, str(error)))
 
     def _pull_with_retries(
         self, reference: str, platform: str, step: Callable[[str], None], log: Callable[[str], None]
@@ -115,13 +143,21 @@ class Acquirer:
         def transient(error: Exception) -> bool:
             return isinstance(error, EngineError) and any(sign in str(error) for sign in TRANSIENT)
 
-        def progress(line: str) -> None:
-            log(line)
-            step(f"  {line}")
+        progress = PullProgress(clock=self.clock)
 
-        for attempt in stamina.retry_context(on=transient, attempts=3, timeout=None, wait_initial=2.0):
+        def event(one: Mapping[str, Any]) -> None:
+            line = progress.feed(one)
+            if line:
+                log(line)
+                step(f"  {line}")
+
+        for attempt in stamina.retry_context(on=transient, attempts=ATTEMPTS, timeout=None, wait_initial=2.0, wait_max=20.0):
             with attempt:
-                return self.engine.pull(reference, platform, progress)
+                if attempt.num > 1:
+                    step(f"  trying again ({attempt.num} of {ATTEMPTS})")
+                pulled = self.engine.pull(reference, platform, event, self.stall)
+                log(progress.line())
+                return pulled
         raise EngineError(f"{reference}: no attempt was made")
 
     def _build(self, image: Image, source: Slim, step: Callable[[str], None], log: Callable[[str], None]) -> Acquired:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from validator.engine import LABEL, Engine, EngineError, LocalImage
+from validator.engine import LABEL, STALL, Engine, EngineError, LocalImage
 from validator.errors import EnvironmentProblem
 from validator.model import Base, Verdict, VerdictClass
 from validator.registry import Registries
@@ -72,7 +72,7 @@ def _from_registry(
     for candidate in registries.sources(reference):
         try:
             say(f"pulling {candidate}")
-            image = engine.pull(candidate, platform, lambda _line: None)
+            image = engine.pull(candidate, platform, lambda _event: None, STALL)
         except EngineError as error:
             last = error
             continue

@@ -7,6 +7,7 @@ tests and passes the same contract tests.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 import threading
@@ -17,6 +18,7 @@ from datetime import datetime
 from typing import Any, BinaryIO, Protocol
 
 import docker
+import docker.auth
 import docker.errors
 import docker.models.containers
 import requests
@@ -29,9 +31,13 @@ from validator.errors import EngineUnavailable, EnvironmentProblem
 from validator.gpus import GpuRequest
 
 LABEL = "io.image-matrix"
+STALL = (
+    120.0  # seconds of silence in a pull after which it is given up; the engine tells of downloads and unpacking as they go on
+)
 MINIMUM_API = (1, 40)  # device requests (`--gpus`) came with API 1.40, Docker 19.03
 
 Line = Callable[[str], None]
+Event = Callable[[Mapping[str, Any]], None]
 Chunk = Callable[[bytes], None]
 
 
@@ -67,6 +73,14 @@ class LocalImage:
     entrypoint: tuple[str, ...] = ()
     user: str = ""
     layers: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteImage:
+    """What a registry says of a reference without a pull: the manifest's digest, and the platforms behind it (may be empty)."""
+
+    digest: str
+    platforms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +128,9 @@ class Engine(Protocol):
 
     def info(self) -> EngineInfo: ...
     def image(self, reference: str) -> LocalImage | None: ...
-    def remote_digest(self, reference: str) -> str: ...
-    def pull(self, reference: str, platform: str, on_progress: Line) -> LocalImage: ...
+    def remote(self, reference: str) -> RemoteImage: ...
+    def credentials(self, registry: str) -> tuple[str, str] | None: ...
+    def pull(self, reference: str, platform: str, on_event: Event, stall: float) -> LocalImage: ...
     def build(
         self, context: BinaryIO, *, tag: str, arguments: Mapping[str, str], labels: Mapping[str, str], on_line: Line
     ) -> LocalImage: ...
@@ -215,17 +230,49 @@ class DockerEngine:
             except docker.errors.NotFound:
                 return None
 
-    def remote_digest(self, reference: str) -> str:
-        """The manifest digest that a registry gives for `reference`; the engine asks, with its own network and mirrors."""
+    def remote(self, reference: str) -> RemoteImage:
+        """What a registry has under `reference`; the engine asks, with its own network and mirrors and Docker's credentials."""
         with _refusals():
-            return str(self._client.images.get_registry_data(reference).id)
+            data = self._client.images.get_registry_data(reference)
+        platforms = {_platform(one) for one in data.attrs.get("Platforms") or () if one.get("architecture") != "unknown"}
+        return RemoteImage(digest=str(data.id), platforms=tuple(sorted(platforms)))
 
-    def pull(self, reference: str, platform: str, on_progress: Line) -> LocalImage:
+    def credentials(self, registry: str) -> tuple[str, str] | None:
+        """(user, password) that Docker's configuration or its credential helper has for a registry, or None."""
+        with contextlib.suppress(docker.errors.DockerException):
+            found = docker.auth.load_config().resolve_authconfig(None if registry == "docker.io" else registry) or {}
+            if found.get("username") and found.get("password"):
+                return str(found["username"]), str(found["password"])
+        return None
+
+    def pull(self, reference: str, platform: str, on_event: Event, stall: float) -> LocalImage:
+        """Pull. stall: seconds without any event after which it is given up; there is no limit on the whole."""
+        api = self._client.api
+        header = docker.auth.get_config_header(api, docker.auth.resolve_repository_name(reference)[0])
+        name, _, tag = reference.rpartition("@") if "@" in reference else reference.rpartition(":")
         with _refusals():
-            for event in self._client.api.pull(reference, platform=platform or None, stream=True, decode=True):
-                if event.get("error"):
-                    raise EngineError(str(event["error"]).strip())
-                on_progress(_pull_line(event))
+            # The SDK's own pull leaves no way to say how long silence may last; its session does.
+            answer = api.post(
+                f"{api.base_url}/v{api.api_version}/images/create",
+                params={"fromImage": name, "tag": tag, **({"platform": platform} if platform else {})},
+                headers={"X-Registry-Auth": header} if header else {},
+                stream=True,
+                timeout=(30, stall),
+            )
+            try:
+                if not answer.ok:
+                    raise EngineError(_message(answer))
+                for line in filter(None, answer.iter_lines()):
+                    event = json.loads(line)
+                    if event.get("error"):
+                        raise EngineError(str(event["error"]).strip())
+                    on_event(event)
+            except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
+                if "timed out" in str(error):
+                    raise EngineError(f"the pull stalled: nothing arrived for {stall:.0f} s") from error
+                raise
+            finally:
+                answer.close()  # the engine gives up a pull that nobody listens to
         image = self.image(reference)
         if image is None:
             raise EngineError(f"{reference} was pulled but the engine does not have it")
@@ -467,10 +514,17 @@ def _create_options(spec: ContainerSpec) -> dict[str, Any]:
     return options
 
 
-def _pull_line(event: Mapping[str, Any]) -> str:
-    detail = event.get("progressDetail") or {}
-    amount = f" {detail['current']}/{detail['total']}" if detail.get("total") else ""
-    return f"{event.get('id', '')} {event.get('status', '')}{amount}".strip()
+def _message(answer: requests.Response) -> str:
+    """What the engine says in an answer that is a refusal."""
+    try:
+        return str(answer.json()["message"]).strip()
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status_code} {answer.reason}"
+
+
+def _platform(one: Mapping[str, Any]) -> str:
+    variant = f"/{one['variant']}" if one.get("variant") else ""
+    return f"{one.get('os', '')}/{one.get('architecture', '')}{variant}"
 
 
 def created_at(image: LocalImage) -> datetime | None:

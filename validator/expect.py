@@ -5,9 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Sequence
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
-
+from validator.faults import applies
 from validator.model import CaseResult, Expectation, Finding, Outcome, Severity
 
 
@@ -18,7 +16,7 @@ def compare(expectations: Iterable[Expectation], cases: Sequence[CaseResult], to
     """
     found = []
     for expectation in expectations:
-        if not _applies(expectation.torch, torch):
+        if not applies(expectation.torch, torch):
             continue
         ran = [c for c in cases if fnmatch.fnmatchcase(c.id, expectation.case) and c.outcome is not Outcome.NOT_RUN]
         if not ran:
@@ -38,10 +36,3 @@ def compare(expectations: Iterable[Expectation], cases: Sequence[CaseResult], to
             )
         )
     return tuple(found)
-
-
-def _applies(specifier: str, torch: str) -> bool:
-    try:
-        return Version(Version(torch).public) in SpecifierSet(specifier, prereleases=True)
-    except InvalidVersion:
-        return not specifier

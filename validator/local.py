@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -88,6 +88,19 @@ def test_here(
         remedy="name one that has with --python",
     )
     return record.model_copy(update={"verdict": verdict})
+
+
+def beside(python: str, what: str, arguments: Sequence[str] = (), timeout: float = 1800.0) -> str:
+    """What the probe prints for `bench` or `oracle` with this interpreter. Raises UsageError with its own words when it cannot."""
+    command = [python, "-W", "ignore", str(probe.PROBE_PATH), f"--{what}", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"--{what} did not end within {timeout:.0f} s", "try it on a machine that is less busy") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise UsageError(f"--{what} failed with {python}: {last[:300]}", "name a Python with torch (and numpy for --oracle)")
+    return done.stdout
 
 
 def _describe(torch: str, python: str) -> str:

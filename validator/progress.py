@@ -9,6 +9,8 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from validator.units import duration
+
 
 class Reporter(Protocol):
     """Told of everything that takes time. Every text may come from an image: it is shown, never interpreted."""
@@ -127,22 +129,3 @@ class Clock(Protocol):
     """Seconds that only go forward."""
 
     def __call__(self) -> float: ...
-
-
-def duration(seconds: float | None) -> str:
-    """ "42 s", "3 min 05 s", "2 h 10 min"; "?" for None."""
-    if seconds is None:
-        return "?"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def size(count: int | None) -> str:
-    """ "1.4 GB" in units of 1000; "?" for None."""
-    if count is None:
-        return "?"
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"

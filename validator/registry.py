@@ -80,7 +80,7 @@ class Registries:
 
     def _ask(self, reference: str) -> Verdict | None:
         try:
-            self._engine.remote_digest(reference)
+            self._engine.remote(reference)
         except EngineError as error:
             verdict = pull_verdict(str(error))
             return verdict if verdict.code in ("registry-unreachable", "registry-certificate") else None

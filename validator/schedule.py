@@ -14,9 +14,10 @@ from validator.acquire import Acquired, Untested
 from validator.engine import LABEL, Engine, EngineError
 from validator.model import Image, Outcome, Pull, Record, Run, RunEntry, Verdict, VerdictClass
 from validator.plan import Plan, make_plan
-from validator.progress import Reporter, size
+from validator.progress import Reporter
 from validator.run import ImageRunner, mask
 from validator.store import Store
+from validator.units import size
 
 OWNER = f"{LABEL}.owner"
 
@@ -79,6 +80,7 @@ class Schedule:
     reserve: int
     keep: bool = False
     refresh: bool = False
+    exit_first: bool = False
     now: Callable[[], datetime]
     _entries: dict[str, RunEntry] = field(default_factory=dict)
 
@@ -119,6 +121,11 @@ class Schedule:
                 self.reporter.image_started(step.image.id, position, step.seconds)
                 self._one(step.image, keys[step.image.id], step.size)
                 self._write(ended=False, pending=plan)
+                entry = self._entries[step.image.id]
+                bad = entry.verdict is not None and entry.verdict.cls is not VerdictClass.OK
+                if self.exit_first and bad and position < len(todo):
+                    self.reporter.say(f"stopped after {step.image.id}, the first that is not good; {len(todo) - position} left")
+                    return self.run
             return self._write(ended=True, pending=plan)
         finally:
             self.reporter.end()

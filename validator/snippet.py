@@ -38,7 +38,9 @@ def snippet(case_id: str, record: Record) -> Snippet:
     if done.returncode:
         raise InternalError(f"the probe gave no snippet of {case_id}: {done.stderr.strip()[-300:]}")
     where = _where(record, cuda="cuda" in case_id.split("."))
-    if done.stdout.startswith(_CARRIED):
+    # Only the probe sees, under the profiler, that work was done on the CPU though the result is on the GPU.
+    detour = any(case.id == case_id and case.kind == "cpu-detour" for case in record.cases)
+    if detour or done.stdout.startswith(_CARRIED):
         asked = f"--tier full --cases {shlex.quote(case_id)}"
         if record.image.kind == "local":
             return Snippet(program="", command=f"image-matrix probe --python {where} {asked}")

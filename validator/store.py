@@ -94,8 +94,7 @@ class Store:
 
     def _read(self, path: Path, kind: type[Kind]) -> Kind | None:
         try:
-            text = path.read_text(encoding="utf-8")
-            return kind.model_validate(_whole(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)))
+            return _parse(path.read_text(encoding="utf-8"), kind)
         except (OSError, ValueError, RecursionError, ValidationError) as error:
             problem = f"{path}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             if problem not in self.problems:
@@ -199,6 +198,15 @@ def _whole(data: Any) -> Any:
     if isinstance(data, dict) and "outcomes" in data:
         return {key: value for key, value in data.items() if key != "outcomes"} | {"cases": unpack(data["outcomes"])}
     return data
+
+
+def record_of(text: str) -> Record:
+    """The reverse of record_text, also for files of schema 1. Raises ValueError (pydantic's own among them) for anything else."""
+    return _parse(text, Record)
+
+
+def _parse(text: str, kind: type[Kind]) -> Kind:
+    return kind.model_validate(_whole(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)))
 
 
 def record_text(record: Record) -> str:

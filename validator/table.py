@@ -12,30 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from validator.cells import LOUD, SYMBOLS, Cell, Column, alike, cells_of, columns_of
-from validator.model import CaseResult, ImageIdentity, Outcome, Record, Run, Verdict, VerdictClass, part
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One image as one record saw it. age in whole days; notes are numbers into the table's notes."""
-
-    image: str
-    family: str
-    torch: str
-    cuda: str
-    python: str
-    os: str
-    size_bytes: int | None
-    identity: str
-    host: str
-    probe: str
-    tested: str
-    age_days: int
-    cells: tuple[Cell, ...]
-    verdict: VerdictClass
-    cause: str
-    notes: tuple[int, ...] = ()
+from validator.cells import BY_LAYOUT, SYMBOLS, Column, Grouping, columns_of
+from validator.model import CaseResult, Outcome, Record, Run, VerdictClass
+from validator.rows import Row, Shown, make_row, moment_of
+from validator.sibling import Sibling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +29,10 @@ class Untested:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The view model: what terminal, Markdown, JSON and pages are made from."""
+    """The view model: what terminal, Markdown, JSON and pages are made from.
+
+    of: what the numbers in cells are out of; siblings_hidden: how many rows a sibling could have, but none was asked for.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -57,6 +40,8 @@ class Table:
     untested: tuple[Untested, ...]
     outcomes: tuple[Outcome, ...]
     as_of: str
+    of: str = BY_LAYOUT.of
+    siblings_hidden: int = 0
 
     def data(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -68,34 +53,29 @@ class Table:
         }
 
 
+_PLAIN = (
+    "image", "family", "torch", "cuda", "python", "os", "size_bytes", "identity", "host", "probe", "tested", "age_days", "cause",
+    "sibling",
+)  # fmt: skip
+
+
 def _row_data(row: Row, table: Table) -> dict[str, Any]:
-    plain = {
-        name: getattr(row, name)
-        for name in (
-            "image",
-            "family",
-            "torch",
-            "cuda",
-            "python",
-            "os",
-            "size_bytes",
-            "identity",
-            "host",
-            "probe",
-            "tested",
-            "age_days",
-            "cause",
-        )
-    }
     cells = {
         column.label: {
             "evidence": cell.evidence.value,
+            "complete": cell.complete,
             "outcomes": {outcome.value: number for outcome, number in sorted(cell.counts.items())},
             "reasons": list(cell.reasons),
+            **({"declared": {said.value: number for said, number in sorted(cell.declared.items())}} if cell.declared else {}),
         }
         for column, cell in zip(table.columns, row.cells, strict=True)
     }
-    return {**plain, "verdict": row.verdict.value, "cells": cells, "notes": [table.notes[number - 1] for number in row.notes]}
+    return {
+        **{name: getattr(row, name) for name in _PLAIN},
+        "verdict": row.verdict.value if row.verdict else None,
+        "cells": cells,
+        "notes": [table.notes[number - 1] for number in row.notes],
+    }
 
 
 def build(
@@ -104,103 +84,45 @@ def build(
     order: Sequence[str] = (),
     only: frozenset[str] | None = None,
     as_of: datetime | None = None,
+    *,
+    siblings: Sequence[Sibling] = (),
+    by: Grouping = BY_LAYOUT,
+    siblings_hidden: int = 0,
 ) -> Table:
     """Make the table. records: the newest of each (image id, host key); order: ids in the matrix's order; only: the ids to show.
 
     as_of: the moment from which ages count, by default that of the newest record, so that the same records give the same table.
+    siblings: whose outcomes stand in for what an image has none of; by: what the columns are.
     """
     place = {ident: number for number, ident in enumerate(order)}
-    shown = [r for r in records.values() if only is None or r.image.id in only]
-    shown.sort(key=lambda r: (place.get(r.image.id, len(place)), r.image.id, r.host.key))
-    moment = as_of or max((_moment(r.started) for r in shown), default=datetime(1970, 1, 1, tzinfo=UTC))
-    columns = columns_of(shown)
+    standing_in = {sibling.image.id: sibling for sibling in siblings}
+    recorded = {r.image.id for r in records.values()}
+    shown = [Shown(record=r, sibling=standing_in.get(r.image.id)) for r in records.values()]
+    shown += [Shown(record=None, sibling=sibling) for sibling in siblings if sibling.image.id not in recorded]
+    shown = [one for one in shown if only is None or one.image in only]
+    shown.sort(key=lambda one: (place.get(one.image, len(place)), one.image, one.host))
+    moment = as_of or max((moment_of(one.seen.started) for one in shown), default=datetime(1970, 1, 1, tzinfo=UTC))
+    columns = columns_of((case for one in shown for case in one.cases), by)
     notes: list[str] = []
     stale = {
         entry.id: entry.verdict for entry in (runs[-1].entries if runs else ()) if entry.state == "untested" and entry.verdict
     }
-    since = _moment(runs[-1].started) if runs else moment  # a record made after that run is not an earlier one
+    since = moment_of(runs[-1].started) if runs else moment  # a record made after that run is not an earlier one
     rows = tuple(
-        _row(record, columns, notes, moment, stale.get(record.image.id) if _moment(record.started) <= since else None)
-        for record in shown
+        make_row(one, columns, by, notes, moment, stale.get(one.image) if moment_of(one.seen.started) <= since else None)
+        for one in shown
     )
-    present = {case.outcome for record in shown for case in record.cases}
+    present = {case.outcome for one in shown for case in one.cases}
     return Table(
         columns=columns,
         rows=rows,
         notes=tuple(notes),
-        untested=_untested(runs, {r.image.id for r in records.values()}, only),
+        untested=_untested(runs, recorded, only),
         outcomes=tuple(outcome for outcome in SYMBOLS if outcome in present),
         as_of=moment.date().isoformat() if shown else "",
+        of=by.of,
+        siblings_hidden=siblings_hidden,
     )
-
-
-def _moment(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
-        return datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _row(
-    record: Record, columns: tuple[Column, ...], notes: list[str], moment: datetime, untested_since: Verdict | None
-) -> Row:
-    torch, python, system = (part(record.facts, name) for name in ("torch", "python", "system"))
-    image = record.image
-    return Row(
-        image=image.id,
-        family=image.family,
-        torch=str(torch.get("version") or ""),
-        cuda=str(torch.get("cuda") or ("" if not torch else "none")),
-        python=str(python.get("version") or ""),
-        os=str(part(system, "os").get("pretty_name") or ""),
-        size_bytes=image.size_bytes,
-        identity=_identity(image),
-        host=host_name(record),
-        probe=record.probe,
-        tested=record.started[:10],
-        age_days=max(0, (moment - _moment(record.started)).days),
-        cells=cells_of(record, columns),
-        verdict=record.verdict.cls,
-        cause=record.verdict.cause,
-        notes=_notes(record, notes, untested_since),
-    )
-
-
-def _identity(image: ImageIdentity) -> str:
-    return image.digest[:19] or (f"recipe {image.dockerfile_sha256[:12]}" if image.dockerfile_sha256 else "no image")
-
-
-def host_name(record: Record) -> str:
-    """The host in a few words: its GPUs and driver, or its CPU."""
-    host = record.host
-    gpus = ", ".join(sorted({gpu.name for gpu in host.gpus}))
-    return f"{gpus}, driver {host.driver}" if gpus else f"{host.cpu or host.architecture}, no GPU"
-
-
-def _notes(record: Record, notes: list[str], untested_since: Verdict | None) -> tuple[int, ...]:
-    """Numbers of the notes of this record; equal notes of several images share a number."""
-    texts = [finding.message for finding in record.findings]
-    asked = record.options.get("cases")
-    if isinstance(asked, list) and asked:
-        texts.insert(0, f"only the cases {', '.join(map(str, asked))} were asked for; the counts are of those")
-    if record.options.get("tier", "standard") != "standard":
-        texts.insert(0, f"tier {record.options['tier']}: the counts are of its cases")
-    if untested_since is not None:
-        texts.insert(
-            0, f"an earlier record; the newest run could not test it: {untested_since.cls.value}: {untested_since.cause}"
-        )
-    if record.verdict.cls is not VerdictClass.OK:
-        texts.insert(0, f"{record.verdict.cls.value}: {record.verdict.cause}")
-    texts += [
-        f"{outcome.value}: {stem} ({len(details)} case{'s' * (len(details) > 1)}): {details[0]}"
-        for outcome, stem, details in alike(record.cases, LOUD)
-    ]
-    numbers = []
-    for text in texts:
-        if text not in notes:
-            notes.append(text)
-        numbers.append(notes.index(text) + 1)
-    return tuple(numbers)
 
 
 def _untested(runs: Sequence[Run], recorded: set[str], only: frozenset[str] | None) -> tuple[Untested, ...]:

@@ -53,6 +53,8 @@ IMAGE, BUILD, INFRA, HOST, PAIRING = (
 PULL_RULES = (
     Rule(code="rate-limit", cls=INFRA, pattern=r"toomanyrequests|too many requests|rate limit|status:? 429\b",
          cause="the registry's rate limit is reached", remedy="log in (`docker login`), use a mirror (`mirrors:` in images.yaml), or wait and run again"),
+    Rule(code="pull-stalled", cls=INFRA, pattern=r"the pull stalled: nothing arrived for (\d+) s",
+         cause="the pull stalled: nothing arrived for {0} s", remedy="check the network to the registry, or name a mirror under `mirrors:`; what has arrived is kept, run again"),
     Rule(code="registry-certificate", cls=INFRA, pattern=r"x509|certificate signed by unknown|certificate verify|tls: failed to verify",
          cause="the registry's TLS certificate is not trusted by the engine",
          remedy="give the engine the CA (/etc/docker/certs.d/<registry>/ca.crt, or the system's store) and run again"),
@@ -157,6 +159,21 @@ def _apply(rules: Sequence[Rule], text: str, fallback: VerdictClass) -> Verdict:
 def pull_verdict(text: str) -> Verdict:
     """What a failed pull or manifest request means; text: the engine's message."""
     return _apply(PULL_RULES, text, INFRA)
+
+
+def same_platform(wanted: str, offered: str) -> bool:
+    """`linux/amd64` and `linux/amd64/v1` are one; without a variant any is good."""
+    return offered == wanted or offered.startswith(f"{wanted}/") or wanted.startswith(f"{offered}/")
+
+
+def platform_verdict(reference: str, wanted: str, offered: Sequence[str]) -> Verdict:
+    """The registry has the tag, for other platforms: known before anything is pulled."""
+    return Verdict(
+        cls=IMAGE,
+        code="platform-mismatch",
+        cause=f"{reference} does not exist for {wanted}: only for {', '.join(offered)}",
+        remedy="set `platform:` for the row, or take a tag that has this platform",
+    )
 
 
 def build_verdict(text: str) -> Verdict:

@@ -130,7 +130,7 @@ def test_import_inspect_remove(subject: Subject) -> None:
 def test_an_unknown_image_is_none_and_an_unknown_tag_an_engine_error(subject: Subject) -> None:
     assert subject.engine.image("image-matrix/never-made:1") is None
     with pytest.raises(EngineError):
-        subject.engine.remote_digest("registry.invalid/nothing:1")
+        subject.engine.remote("registry.invalid/nothing:1")
 
 
 def test_hardened_containers_have_no_network_and_no_capabilities(engine: DockerEngine, base: LocalImage) -> None:

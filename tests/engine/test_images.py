@@ -60,7 +60,7 @@ def probe(engine: DockerEngine, python_image: LocalImage, tmp_path: Path) -> Ite
             local=local,
         )
         runner = ImageRunner(
-            engine=engine, acquirer=acquirer, preflight=examine(engine, LABELS, None), options=ProbeOptions(tier="quick"),
+            engine=engine, acquirer=acquirer, preflight=examine(engine, LABELS, None), options=ProbeOptions(tier="quick", import_timeout=5.0),
             labels=LABELS, run_id="tests", now=lambda: datetime.now(UTC), clock=monotonic,
         )  # fmt: skip
         row = Image(
@@ -108,6 +108,39 @@ def test_a_torch_that_cannot_be_imported(probe: Probe, text: str, code: str) -> 
     record = probe(files={TORCH: text})
     assert (record.verdict.cls, record.verdict.code) == (VerdictClass.IMAGE, code)
     assert record.complete
+
+
+def test_an_import_that_hangs_is_ended_and_named(probe: Probe) -> None:
+    record = probe(files={TORCH: "import time; time.sleep(600)"})
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.INFRA, "import-timeout"), (
+        "our limit, not the image's fault"
+    )
+    assert record.complete
+    assert {case.kind for case in record.cases} == {"import-timeout"}
+
+
+def test_a_library_that_is_no_library_is_named(probe: Probe) -> None:
+    files = {TORCH: "import ctypes; ctypes.CDLL('/opt/libtorch_cpu.so')", "/opt/libtorch_cpu.so": "cut short"}
+    record = probe(files=files)
+    assert record.verdict.cls is VerdictClass.IMAGE
+    assert "libtorch_cpu.so" in record.verdict.cause
+
+
+def test_an_import_that_prints_a_lot_loses_nothing(probe: Probe) -> None:
+    noise = "import sys\nfor n in range(20000): print('@image-matrix', 'x' * 80)\nraise RuntimeError('after all that')"
+    record = probe(files={TORCH: noise})
+    assert record.verdict.code == "import-failed"
+    assert "after all that" in record.verdict.cause
+    assert record.complete
+
+
+def test_python_2_is_named_as_too_old(probe: Probe, engine: DockerEngine) -> None:
+    """A stand-in that answers as Python 2 does to our first lines; a real Python 2 takes the same path."""
+    script = '#!/bin/sh\nexec /usr/bin/python3 -c "import sys; sys.version_info=(2,7,18); sys.version=\'2.7.18 (default)\'; exec(sys.argv[1])" "$2"\n'
+    remove = "RUN mv /usr/bin/python3 /usr/bin/real && cp /two /usr/bin/python3 && sed -i s,/usr/bin/python3,/usr/bin/real, /usr/bin/python3"
+    record = probe(remove, {"/two": script})
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.IMAGE, "old-python")
+    assert "older than 3.6" in record.verdict.cause
 
 
 def test_a_torch_for_another_cpu_is_a_pairing_not_an_images_fault(probe: Probe) -> None:

@@ -24,20 +24,25 @@ def load(path):
     return module
 
 
-def apart(body):
-    """What body() returns, from a process of its own: its outcome, or how it died."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        signal.alarm(30)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        os.write(writer, json.dumps(body()).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as stream:
-        data = stream.read()
-    _, status = os.waitpid(pid, 0)
-    return json.loads(data.decode()) if data else "crash" if os.WIFSIGNALED(status) else "died"
+def each_apart(jobs):
+    """What every job returns, in order; one that dies costs its process, and the next job gets a new one."""
+    found = []
+    while len(found) < len(jobs):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            for job in jobs[len(found) :]:
+                signal.alarm(30)
+                os.write(writer, (job() + "\n").encode())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            found += stream.read().split()
+        os.waitpid(pid, 0)
+        if len(found) < len(jobs):
+            found.append("died")
+    return found
 
 
 def outcome_of_snippet(probe, text):
@@ -54,21 +59,19 @@ def outcome_of_snippet(probe, text):
         problem = probe.classify(error)[0]
     words = re.findall(r"^(?:result|gradient of \w+): (\w+)", said.getvalue(), re.MULTILINE)
     bad = [word for word in words if word != "pass"]
-    return bad[0] if bad else problem or ("pass" if words else "said nothing")
+    return bad[0] if bad else problem or ("pass" if words else "silent")
 
 
 def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     probe = load(sys.argv[1])
-    found = {}
-    for ident in sys.argv[2:]:
-        case = probe.CASES[ident]
-        text = probe.snippet(case)
-        if not text.startswith(probe.CARRIED):
-            by_probe = apart(lambda case=case: probe.run_case(case, torch.device("cpu"))["outcome"])
-            found[ident] = [by_probe, apart(lambda text=text: outcome_of_snippet(probe, text))]
-    json.dump(found, sys.stdout)
+    cases = [probe.CASES[ident] for ident in sys.argv[2:]]
+    texts = {case.id: probe.snippet(case) for case in cases}
+    alone = [case for case in cases if not texts[case.id].startswith(probe.CARRIED)]
+    by_probe = each_apart([lambda c=case: probe.run_case(c, torch.device("cpu"))["outcome"] for case in alone])
+    by_snippet = each_apart([lambda c=case: outcome_of_snippet(probe, texts[c.id]) for case in alone])
+    json.dump({case.id: [by_probe[k], by_snippet[k]] for k, case in enumerate(alone)}, sys.stdout)
 
 
 main()

@@ -7,13 +7,16 @@ import itertools
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from validator import probe
-from validator.model import Evidence, Outcome
+from validator.model import Declared, Evidence, Outcome
+from validator.preflight import GpuState
 from validator.probe.channel import Reader
+from validator.run import ImageRunner
 
 NONCE = "0123456789abcdef" * 2
 
@@ -119,3 +122,22 @@ def test_the_real_probe_without_torch_gives_a_whole_report() -> None:
 def test_the_catalogue_on_disk_is_that_of_the_probe() -> None:
     listed = subprocess.run([sys.executable, str(probe.PROBE_PATH), "--list"], capture_output=True, check=True).stdout
     assert listed.decode() == probe.CASES_PATH.read_text(encoding="utf-8"), "run `make cases`"
+
+
+def test_what_a_build_declares_of_a_case_that_was_not_run_is_kept() -> None:
+    reader = Reader(NONCE)
+    said = {
+        "frame": "case",
+        "id": "coo.a.cuda",
+        "outcome": "not-run",
+        "detail": "no GPU",
+        "declared": "no",
+        "missing": "aten::mm",
+    }
+    reader.feed(frame(0, said))
+    (case,) = reader.report().cases
+    assert (case.evidence, case.declared, case.missing) == (Evidence.NONE, Declared.NO, "aten::mm")
+    # The host may know better why it was not run; what the build declares stays.
+    runner = SimpleNamespace(preflight=SimpleNamespace(gpu=GpuState.REFUSED, gpu_reason="no driver"))
+    explained = ImageRunner._explain(runner, case, {"cuda": {"state": "no-device"}})  # type: ignore[arg-type]
+    assert explained.kind == "no-gpu-runtime" and (explained.declared, explained.missing) == (Declared.NO, "aten::mm")

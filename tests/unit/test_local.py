@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from validator.errors import UsageError
 from validator.local import find_python, local_id, test_here
 from validator.model import Evidence, Outcome, Record, VerdictClass
 from validator.probe import ProbeOptions
-from validator.store import Store, record_text
+from validator.store import Store, record_of, record_text
 
 test_here.__test__ = False  # type: ignore[attr-defined]  # pytest: a function of ours, no test
 SMALL = ("probe", "--tier", "quick", "--cases", "coo.mm.*", "--cases", "csr.mm.*")
@@ -40,7 +39,7 @@ def script(path: Path, text: str) -> str:
 def test_a_python_without_torch_gives_a_whole_record_that_says_so() -> None:
     done = run(*SMALL, "--json")
     assert done.returncode == 0, done.stderr
-    record = Record.model_validate(json.loads(done.stdout))
+    record = record_of(done.stdout)
     assert (record.image.kind, record.complete, record.probe) == ("local", True, probe.version())
     assert record.image.id.startswith("local-no-torch-py3.")
     assert (record.verdict.cls, record.verdict.code) == (VerdictClass.IMAGE, "no-torch")
@@ -152,7 +151,7 @@ def test_one_that_hangs_is_ended_and_what_came_is_kept(tmp_path: Path) -> None:
 
 def test_with_a_real_torch_sparse_operations_run(torch_python: Path) -> None:
     done = run("probe", "--python", str(torch_python), "--cases", "coo.mm.*", "--device", "cpu", "--json")
-    record = Record.model_validate(json.loads(done.stdout))
+    record = record_of(done.stdout)
     assert record.verdict.cls is VerdictClass.OK, record.verdict
     assert record.trusted and record.facts["torch"]["version"]
     counts = Counter(case.outcome for case in record.cases)

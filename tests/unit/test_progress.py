@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from validator.progress import LiveDisplay, Plain, Reporter, duration, printable, size
+from validator.progress import LiveDisplay, Plain, Reporter, printable
+from validator.units import duration, size
 
 
 def test_text_from_an_image_cannot_drive_the_terminal() -> None:

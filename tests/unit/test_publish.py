@@ -9,7 +9,7 @@ import pytest
 from tests.unit.records import case, control, latest, record, run, untested
 from validator.cells import SYMBOLS
 from validator.errors import UsageError
-from validator.model import Evidence, Finding, Outcome, Record, Severity
+from validator.model import Declared, Evidence, Finding, Outcome, Record, Severity
 from validator.publish import markdown, terminal
 from validator.table import Table, build, case_view
 
@@ -67,6 +67,25 @@ def test_what_was_seen_in_a_sibling_does_not_look_executed() -> None:
     assert texts == ["1/1 sibling", "1/2 ✕1", "2/3 ✕1 sibling"]
 
 
+def test_what_is_declared_cannot_be_taken_for_passes() -> None:
+    said = (Declared.YES, Declared.YES, Declared.NO, Declared.UNKNOWN)
+    cases = [
+        case(f"coo.{n}.cuda", Outcome.NOT_RUN, "no GPU").model_copy(update={"declared": one}) for n, one in enumerate(said)
+    ]
+    made = build(latest(record("a", *cases), record("b", *cases[:2])))
+    assert [terminal.cell_text(row.cells[0]) for row in made.rows] == ["decl. 2/4 ?1", "decl. 2/2"]
+    text = terminal.render(made, width=200, colour=True)
+    assert "\x1b[32m" not in text and SYMBOLS[Outcome.PASS] not in "".join(text.splitlines()[:4])
+    for one in (text, markdown.render(made)):
+        assert "nothing was executed" in one
+
+
+def test_what_is_declared_beside_cases_that_ran_is_left_out() -> None:
+    other = case("coo.b.cuda", Outcome.NOT_RUN, "why").model_copy(update={"declared": Declared.YES})
+    made = build(latest(record("a", case("coo.a.cuda"), other)))
+    assert terminal.cell_text(made.rows[0].cells[0]) == "1/2 –1" and "decl." not in terminal.render(made, width=200)
+
+
 def test_an_untrusted_probe_shows_no_sign_of_good() -> None:
     made = record("a", case("coo.a.cpu"), controls=(control(Outcome.PASS),))
     row = terminal.render(build(latest(made)), width=200, colour=True).splitlines()[2]
@@ -105,7 +124,7 @@ def test_the_reason_of_not_run_is_said_once() -> None:
 def test_many_notes_are_cut_and_counted() -> None:
     cases = [case(f"coo.op{n}.float32.cpu", Outcome.WRONG, "x" * 500) for n in range(20)]
     text = terminal.render(build(latest(record("a", *cases))), width=80)
-    assert "[12] wrong" in text and "[13] wrong" not in text and "8 more notes" in text
+    assert "[12] NEW wrong" in text and "[13] NEW wrong" not in text and "8 more notes" in text
 
 
 def test_nothing_yet_is_a_sentence() -> None:

@@ -27,7 +27,7 @@ def test_references_are_read_as_docker_reads_them(text: str, full: str) -> None:
 
 def unreachable() -> ScriptedEngine:
     text = 'Get "https://nvcr.io/v2/": dial tcp: lookup nvcr.io on 10.0.0.1:53: no such host'
-    return ScriptedEngine(refusals={"remote_digest nvcr.io": text})
+    return ScriptedEngine(refusals={"remote nvcr.io": text})
 
 
 def test_a_registry_out_of_reach_is_asked_once_for_all_its_tags() -> None:

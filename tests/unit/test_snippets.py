@@ -16,7 +16,7 @@ from tests.unit.test_cli import IMAGE, run
 from tests.unit.test_probe import PROBE
 from validator import probe, snippet
 from validator.model import Declared, Finding, ImageIdentity, Outcome, Record, Severity
-from validator.store import Store
+from validator.store import Store, record_of
 
 IDS = [one["id"] for one in probe.cases()]
 KINDS = {(one["layout"], one["op"]): one["id"] for one in probe.cases()}
@@ -32,7 +32,7 @@ def test_a_snippet_is_short_and_is_python(part: int) -> None:
         assert len(text.splitlines()) <= 20, ident
         tree = ast.parse(text)
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        assert names <= {"torch", "copy", "math", "io"} or text.startswith(PROBE.CARRIED), ident
+        assert names <= {"torch", "inspect", "copy", "math", "io"} or text.startswith(PROBE.CARRIED), ident
         assert PROBE.CASES[ident].recipe.operands or text.startswith(PROBE.CARRIED), "a workload is more than an expression"
 
 
@@ -152,8 +152,8 @@ def test_show_an_image(tmp_path: Path) -> None:
         "csr.mm.cpu (1 case): differs",
     ):
         assert words in text
-    shown = json.loads(run("--results", str(tmp_path), "show", IMAGE, "--json").stdout)
-    assert shown["started"] == "2026-12-01T00:00:00Z" and len(shown["cases"]) == 2
+    shown = record_of(run("--results", str(tmp_path), "show", IMAGE, "--json").stdout)
+    assert shown.started == "2026-12-01T00:00:00Z" and len(shown.cases) == 2
 
 
 def test_show_a_case_of_an_image(tmp_path: Path) -> None:

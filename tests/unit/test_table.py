@@ -9,7 +9,7 @@ import pytest
 from tests.unit.records import CPU_HOST, GPU_HOST, UNREACHABLE, case, control, latest, record, run, untested
 from validator import probe
 from validator.cells import GROUPS, LOUD, MEANINGS, SYMBOLS, Cell, device_of, group_of
-from validator.model import Evidence, Finding, Outcome, Record, Severity, Verdict, VerdictClass
+from validator.model import CaseResult, Declared, Evidence, Finding, Outcome, Record, Severity, Verdict, VerdictClass
 from validator.table import build, case_view
 
 UNTRUSTED = Verdict(cls=VerdictClass.INFRA, code="probe-untrusted", cause="the probe cannot be trusted here: x")
@@ -27,6 +27,8 @@ def only_cell(made: Record) -> Cell:
     ("hybrid.create.float32.cpu", "COO", "cpu"),
     ("module.linear-csr-weight.float32.cpu", "nn", "cpu"),
     ("work.gcn.float32.cpu", "work", "cpu"),
+    ("semi-cutlass.mm.float16.cuda", "2:4", "cuda"),
+    ("module.linear-2to4-cusparselt-weight.float16.cuda", "2:4", "cuda"),
     ("lib.torch_geometric.gcnconv.cpu", "work", "cpu"),
 ])  # fmt: skip
 def test_a_case_has_its_column(ident: str, group: str, device: str) -> None:
@@ -76,6 +78,26 @@ def test_not_run_has_its_reason_and_no_evidence() -> None:
     assert [column.label for column in table.columns] == ["COO cpu", "CUDA"]
     cell = table.rows[0].cells[1]
     assert (cell.ran, cell.evidence, cell.reasons) == (0, Evidence.NONE, ("no GPU runtime",))
+
+
+def declared(ident: str, said: Declared) -> CaseResult:
+    return case(ident, Outcome.NOT_RUN, "no GPU runtime").model_copy(update={"declared": said})
+
+
+def test_what_is_declared_is_counted_and_is_no_outcome() -> None:
+    cases = [
+        declared("coo.a.cuda", Declared.YES),
+        declared("coo.b.cuda", Declared.NO),
+        declared("coo.c.cuda", Declared.UNKNOWN),
+    ]
+    table = build(latest(record("a", *cases, declared("csr.a.cuda", Declared.UNKNOWN))))
+    assert [column.label for column in table.columns] == ["COO cuda"], "what is not known of CSR makes no column"
+    (cell,) = table.rows[0].cells
+    assert (cell.ran, cell.evidence, cell.complete, cell.total) == (0, Evidence.NONE, False, 3)
+    assert cell.declared == {Declared.YES: 1, Declared.NO: 1, Declared.UNKNOWN: 1}
+    assert table.data()["rows"][0]["cells"]["COO cuda"]["declared"] == {"no": 1, "unknown": 1, "yes": 1}
+    everything = build(latest(record("a", declared("coo.a.cuda", Declared.YES)))).rows[0].cells[0]
+    assert not everything.complete and not everything.counts.get(Outcome.PASS)
 
 
 def test_an_image_without_a_columns_cases_has_an_empty_cell() -> None:
@@ -138,9 +160,18 @@ def test_what_is_loud_is_noted_loudest_first_and_equal_notes_share_a_number() ->
     table = build(latest(record("a", *cases), record("b", *cases)))
     assert table.rows[0].notes == table.rows[1].notes == (1, 2)
     assert len(table.notes) == 2
-    assert table.notes[0].startswith("wrong: csr.b.cpu (1 case): off by 1")
+    assert table.notes[0].startswith("NEW wrong: csr.b.cpu (1 case): off by 1")
+    assert table.notes[1] == "error: failed in an unforeseen way, neither refused nor wrong: coo.a"
     quiet = (case("coo.a.cpu", Outcome.UNSUPPORTED, "refused"), case("coo.b.cpu", Outcome.ABSENT))
     assert build(latest(record("a", *quiet))).notes == ()
+
+
+def test_a_known_fault_is_told_by_its_title_once_and_only_where_it_is_known() -> None:
+    cases = [case(f"csc-csc.mm.float{size}.cpu", Outcome.WRONG, f"detail {size}") for size in (32, 64)]
+    (note,) = build(latest(record("a", *cases, torch="2.6.0+cu124"))).notes
+    assert note.startswith("known fault, wrong: torch.sparse.mm of two CSC matrices")
+    (other,) = build(latest(record("a", *cases, torch="1.9.1"))).notes
+    assert other.startswith("NEW wrong: csc-csc.mm.cpu (2 cases)")
 
 
 def test_findings_are_noted() -> None:
@@ -151,7 +182,9 @@ def test_findings_are_noted() -> None:
 def test_data_is_plain_and_keeps_denominator_and_evidence() -> None:
     made = record("a", case("coo.a.cpu"), case("coo.b.cpu", Outcome.ABSENT))
     data = build(latest(made), (run(untested("x")),)).data()
-    assert data["rows"][0]["cells"]["COO cpu"] == {"evidence": "executed", "outcomes": {"absent": 1, "pass": 1}, "reasons": []}
+    assert data["rows"][0]["cells"]["COO cpu"] == {
+        "evidence": "executed", "complete": False, "outcomes": {"absent": 1, "pass": 1}, "reasons": [],
+    }  # fmt: skip
     assert data["rows"][0]["age_days"] == 0
     assert data["untested"] == [{"class": "infra", "cause": UNREACHABLE.cause, "images": ["x"]}]
 

@@ -13,6 +13,7 @@ from validator.verdict import ExitState, Rule, build_verdict, judge, pull_verdic
 
 PULL = {
     "rate-limit": "toomanyrequests: You have reached your pull rate limit.",
+    "pull-stalled": "the pull stalled: nothing arrived for 120 s",
     "registry-certificate": 'Get "https://nvcr.io/v2/": x509: certificate signed by unknown authority',
     "no-space": "failed to register layer: write /usr/lib/libtorch.so: no space left on device",
     "platform-mismatch": "no matching manifest for linux/arm64/v8 in the manifest list entries",

@@ -26,6 +26,12 @@ def probe(
         str, typer.Option("--save", metavar="ID", help="also write the record to results/, as local-ID", show_default=False)
     ] = "",
     emit: Annotated[bool, typer.Option("--emit", help="print the probe itself (one Python file) and stop")] = False,
+    bench: Annotated[
+        bool, typer.Option("--bench", help="time sparse against dense instead (on --device, by default cpu)")
+    ] = False,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="compare with torch's own OpInfo database instead (needs numpy there)")
+    ] = False,
 ) -> None:
     """Test the torch of a Python of this machine, without a container.
 
@@ -33,7 +39,7 @@ def probe(
     probe into any container. The interpreter that is named is used, and no other is looked for.
     """
     from validator import probe as program
-    from validator.local import find_python, local_id, test_here
+    from validator.local import beside, find_python, local_id, test_here
     from validator.model import IMAGE_ID
     from validator.publish.report import render
     from validator.store import record_text
@@ -50,6 +56,12 @@ def probe(
     options = program.ProbeOptions(cases=tuple(cases or ()), tier=tier, devices=(device,) if device else ())
     chosen = find_python(python or sys.executable)
     talk(f"probing with {chosen}")
+    if bench or oracle:
+        if bench and oracle:
+            raise UsageError("--bench and --oracle are two things", "ask for one of them")
+        given = ["--devices", device or "cpu", *(["--json"] if as_json else [])] if bench else []
+        put(beside(chosen, "bench" if bench else "oracle", given))
+        return
     record = test_here(chosen, options, name=save, now=now, clock=time.monotonic, told=lambda _line: None)
     if save:
         talk(f"written to {the_store().write_record(record)}")

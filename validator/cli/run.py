@@ -7,6 +7,7 @@ import signal
 import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -18,11 +19,13 @@ from validator.cli.host import sweep_engine
 from validator.cli.options import Cases, Keyword, Selection, Tier
 from validator.cli.output import put, reporter, talk
 from validator.cli.results import table_text
-from validator.errors import Interrupted, UsageError
+from validator.errors import FindingsFound, Interrupted, NothingSelected, UsageError
+from validator.failing import parse as parse_fail_on
 
 if TYPE_CHECKING:
     from validator.engine import Engine
-    from validator.model import Image, Matrix, Run
+    from validator.failing import FailOn
+    from validator.model import Image, Matrix, Record, Run
     from validator.plan import Plan
     from validator.preflight import Preflight
     from validator.schedule import Schedule
@@ -37,33 +40,57 @@ Wheels = Annotated[
 Keep = Annotated[bool, typer.Option("--keep", help="never remove an image, however full the disk is")]
 Refresh = Annotated[bool, typer.Option("--refresh", help="test also what is known")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="show the plan and stop")]
+FailOnNames = Annotated[
+    str,
+    typer.Option(
+        "--fail-on", help="exit code 1 when there is any: wrong,crash,fallback,timeout,error,unexpected,regressed,untested",
+        show_default=False,
+    ),
+]  # fmt: skip
+LastFailed = Annotated[bool, typer.Option("--last-failed", help="only what the newest run could not test or found not good")]
+ExitFirst = Annotated[
+    bool, typer.Option("-x", "--exit-first", help="stop after the first image that cannot be tested or is not good")
+]
 
 
 def matrix(
     select: Selection = None, keyword: Keyword = "", gpu: GpuOption = "", cases: Cases = None, wheels: Wheels = None,
-    keep: Keep = False, refresh: Refresh = False, dry_run: DryRun = False, tier: Tier = "standard",
+    keep: Keep = False, refresh: Refresh = False, dry_run: DryRun = False, tier: Tier = "standard", fail_on: FailOnNames = "",
+    last_failed: LastFailed = False, exit_first: ExitFirst = False,
 ) -> None:  # fmt: skip
     """Test every image of the selection that is not known yet, then print the table."""
-    run = _test(select, keyword, gpu, cases, wheels, keep, refresh, dry_run, tier)
-    if run is not None:
-        put(table_text(None, "terminal", run))
-        _closing(run)
+    wanted = parse_fail_on(fail_on)
+    done = _test(select, keyword, gpu, cases, wheels, keep, refresh, dry_run, tier, last_failed, exit_first)
+    if done is not None:
+        put(table_text(None, "terminal", done.run))
+        _closing(done, wanted)
 
 
 def run(
     select: Selection = None, keyword: Keyword = "", gpu: GpuOption = "", cases: Cases = None, wheels: Wheels = None,
-    keep: Keep = False, refresh: Refresh = False, dry_run: DryRun = False, tier: Tier = "standard",
+    keep: Keep = False, refresh: Refresh = False, dry_run: DryRun = False, tier: Tier = "standard", fail_on: FailOnNames = "",
+    last_failed: LastFailed = False, exit_first: ExitFirst = False,
 ) -> None:  # fmt: skip
     """Test the selected images (as `matrix`, without the table)."""
-    done = _test(select, keyword, gpu, cases, wheels, keep, refresh, dry_run, tier)
+    wanted = parse_fail_on(fail_on)
+    done = _test(select, keyword, gpu, cases, wheels, keep, refresh, dry_run, tier, last_failed, exit_first)
     if done is not None:
-        _closing(done)
+        _closing(done, wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A run that is over; before: what stood for each image and host when it began."""
+
+    run: Run
+    store: Store
+    before: dict[tuple[str, str], Record]
 
 
 def _test(
     select: list[str] | None, keyword: str, gpu: str, cases: list[str] | None, wheels: list[Path] | None,
-    keep: bool, refresh: bool, dry_run: bool, tier: str,
-) -> Run | None:  # fmt: skip
+    keep: bool, refresh: bool, dry_run: bool, tier: str, last_failed: bool, exit_first: bool,
+) -> Done | None:  # fmt: skip
     from validator import probe
     from validator.context import host_settings
     from validator.gpus import parse_gpus
@@ -76,13 +103,16 @@ def _test(
     if gpu not in ("", *GpuWish):
         raise UsageError(f"unknown value for --gpu: {gpu!r}", "use preferred or required")
     wish = GpuWish(gpu) if gpu else None
+    store = the_store()
+    if last_failed:
+        select = _again(store, select)
     matrix_, chosen = chosen_images(select, keyword)
     images = tuple(effective(image, wish) for image in chosen)
     check_cases(cases or [])
     host = host_settings(os.environ, tuple(wheels or ()))
     options = ProbeOptions(cases=tuple(cases or ()), tier=tier)
     engine = the_engine()
-    store = the_store()
+    before = store.latest()
     run_id = f"{now():%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
     with store.lock(), _stoppable():
         labels = _labels(run_id)
@@ -93,14 +123,26 @@ def _test(
             require_gpu(preflight)
         _say_host(preflight)
         schedule = _schedule(
-            engine, store, matrix_, preflight, host, options, labels, run_id, images, probe.version(), keep, refresh
+            engine,
+            store,
+            matrix_,
+            preflight,
+            host,
+            options,
+            labels,
+            run_id,
+            images,
+            probe.version(),
+            keep,
+            refresh,
+            exit_first,
         )
         plan, keys = schedule.examine(images)
         _say_plan(plan, preflight, len(images))
         if dry_run:
             return None
         try:
-            return schedule.execute(plan, keys)
+            return Done(run=schedule.execute(plan, keys), store=store, before=before)
         except KeyboardInterrupt:
             _sweep_run(engine, run_id)
             raise Interrupted("stopped; what was tested so far is kept", "run the same command again to go on") from None
@@ -109,6 +151,7 @@ def _test(
 def _schedule(
     engine: Engine, store: Store, matrix_: Matrix, preflight: Preflight, host: Any, options: Any, labels: dict[str, str],
     run_id: str, images: tuple[Image, ...], probe_version: str, keep: bool, refresh: bool,
+    exit_first: bool,
 ) -> Schedule:  # fmt: skip
     from validator.acquire import Acquirer
     from validator.model import Run
@@ -132,7 +175,7 @@ def _schedule(
     )
     return Schedule(
         engine=engine, runner=runner, store=store, reporter=reporter(), run=record, reserve=RESERVE, keep=keep,
-        refresh=refresh, now=now,
+        refresh=refresh, exit_first=exit_first, now=now,
     )  # fmt: skip
 
 
@@ -156,7 +199,8 @@ def _sweep_run(engine: Engine, run_id: str) -> None:
 
 def _say_host(preflight: Preflight) -> None:
     from validator.preflight import GpuState
-    from validator.progress import printable, size
+    from validator.progress import printable
+    from validator.units import size
 
     host = preflight.host
     gpus = ", ".join(f"{g.name} (compute capability {g.compute_capability or '?'})" for g in host.gpus)
@@ -172,7 +216,7 @@ def _say_host(preflight: Preflight) -> None:
 
 
 def _say_plan(plan: Plan, preflight: Preflight, selected: int) -> None:
-    from validator.progress import duration, size
+    from validator.units import duration, size
 
     todo = plan.todo
     known = len(plan.steps) - len(todo)
@@ -187,7 +231,25 @@ def _say_plan(plan: Plan, preflight: Preflight, selected: int) -> None:
         )
 
 
-def _closing(run_: Run) -> None:
+def _again(store: Store, select: list[str] | None) -> list[str]:
+    from validator.failing import last_failed
+
+    ids = last_failed(store.runs(), store.records())
+    if not ids:
+        raise NothingSelected(
+            "the newest run left nothing untested and found nothing that is not good", "run without --last-failed"
+        )
+    if select:
+        raise UsageError("--last-failed chooses the images itself", "leave the ids out, or leave --last-failed out")
+    return list(ids)
+
+
+def _closing(done: Done, wanted: frozenset[FailOn]) -> None:
+    """The last lines of a run. Raises Found when what --fail-on names is there."""
+    from validator.failing import found
+    from validator.progress import printable
+
+    run_ = done.run
     counts: dict[str, int] = {}
     for entry in run_.entries:
         counts[entry.state] = counts.get(entry.state, 0) + 1
@@ -199,6 +261,15 @@ def _closing(run_: Run) -> None:
     for cause, ids in causes.items():
         more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
         talk(f"  could not be tested: {ids[0]}{more} ({cause})")
+    keys = {entry.record for entry in run_.entries if entry.record}
+    lines = found(wanted, run_, [r for r in done.store.records() if r.key in keys], done.before)
+    for line in lines:
+        talk(f"  found: {printable(line, 400)}")
+    if lines:
+        raise FindingsFound(
+            f"{len(lines)} of the things that --fail-on names were found",
+            "they are listed above; `image-matrix show ID` tells more",
+        )
 
 
 @contextmanager

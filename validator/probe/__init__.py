@@ -39,12 +39,13 @@ BOOT = (
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
     """What the probe is asked to do. cases: globs, () for all; tier: quick, standard or full; devices: () for all;
-    case_timeout in seconds."""
+    case_timeout and import_timeout (for `import torch`) in seconds."""
 
     cases: tuple[str, ...] = ()
     tier: str = "standard"
     devices: tuple[str, ...] = ()
     case_timeout: float = 30.0
+    import_timeout: float = 180.0
 
     def key(self) -> dict[str, object]:
         """The part of a record's content key that the probe decides."""
@@ -54,7 +55,8 @@ class ProbeOptions:
     def given(self) -> dict[str, object]:
         """As the probe itself wants it; what is not said is its own default."""
         devices = {"devices": list(self.devices)} if self.devices else {}
-        return {"cases": list(self.cases) or ["*"], "tier": self.tier, "case_timeout": self.case_timeout, **devices}
+        limits = {"case_timeout": self.case_timeout, "import_timeout": self.import_timeout}
+        return {"cases": list(self.cases) or ["*"], "tier": self.tier, **limits, **devices}
 
 
 @cache

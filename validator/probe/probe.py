@@ -1806,6 +1806,7 @@ SEMI_DTYPES = ("float16", "bfloat16", "float32", "int8")
 @work(
     "{layout}.to-dense",
     SEMI,
+    devices=("cuda",),
     dtypes=("float16", "bfloat16"),
     since="2.1",
     claim=SEMI,
@@ -1816,26 +1817,26 @@ def semi_to_dense(kit: Kit) -> Any:
     return packed.to_dense(), weight
 
 
-@work("{layout}.mm", SEMI, dtypes=SEMI_DTYPES, since="2.1", claim=SEMI, tol=4, out="any", source=LINALG)
+@work("{layout}.mm", SEMI, devices=("cuda",), dtypes=SEMI_DTYPES, since="2.1", claim=SEMI, tol=4, out="any", source=LINALG)
 def semi_mm(kit: Kit) -> Any:
     packed, x, weight, dense = semi_parts(kit)
     return torch.mm(packed, x), weight @ dense
 
 
-@work("{layout}.linear", SEMI, dtypes=("float16", "bfloat16"), since="2.1", claim=SEMI, tol=4)
+@work("{layout}.linear", SEMI, devices=("cuda",), dtypes=("float16", "bfloat16"), since="2.1", claim=SEMI, tol=4)
 def semi_linear(kit: Kit) -> Any:
     packed, x, weight, dense = semi_parts(kit)
     return torch.nn.functional.linear(x, packed), dense @ weight.t()
 
 
-@work("{layout}.addmm", SEMI, dtypes=("float16",), since="2.1", claim=SEMI, tol=4, source=LINALG)
+@work("{layout}.addmm", SEMI, devices=("cuda",), dtypes=("float16",), since="2.1", claim=SEMI, tol=4, source=LINALG)
 def semi_addmm(kit: Kit) -> Any:
     packed, x, weight, dense = semi_parts(kit)
     bias = torch.arange(128, dtype=torch.float64) % 5
     return torch.nn.functional.linear(x, packed, kit.move(bias)), dense @ weight.t() + bias
 
 
-@work("{layout}.linear-backward", SEMI, dtypes=("float16",), since="2.1", tol=4)
+@work("{layout}.linear-backward", SEMI, devices=("cuda",), dtypes=("float16",), since="2.1", tol=4)
 def semi_backward(kit: Kit) -> Any:
     """The gradient of the activation through a 2:4 weight."""
     packed, x, weight, dense = semi_parts(kit)
@@ -1844,7 +1845,7 @@ def semi_backward(kit: Kit) -> Any:
     return x.grad, torch.ones(128, 128, dtype=torch.float64) @ weight
 
 
-@work("{layout}.transpose-mm", SEMI, dtypes=("float16",), since="2.1", tol=4)
+@work("{layout}.transpose-mm", SEMI, devices=("cuda",), dtypes=("float16",), since="2.1", tol=4)
 def semi_transposed(kit: Kit) -> Any:
     packed, x, weight, dense = semi_parts(kit)
     return torch.mm(x, packed.t()), dense @ weight.t()
@@ -3768,6 +3769,8 @@ def one_expression(case: Case) -> "list[str]":
     here = ["coo" if layout == "hybrid" else layout if key.isupper() else "strided" for key, layout in keys]
     folder = Folder()
     names, result = folder.expression(recipe.fn, here)
+    if case.shape == GRADCHECK:
+        return gradcheck_lines(case, names, keys, folder, result)
     _, expected = folder.expression(recipe.ref, ["strided"] * len(keys), [name + "_dense" for name in names])
     lines = ["import torch  # " + case.id] + ["import " + name for name in sorted(folder.modules)]
     lines.append("device, dtype = %r, torch.%s" % (case.device, case.dtype))
@@ -3797,6 +3800,36 @@ def one_expression(case: Case) -> "list[str]":
         if len(whole) <= SNIPPET_LINES:
             return whole
     raise Unfit("%d lines" % len(whole))
+
+
+def gradcheck_lines(
+    case: Case, names: "list[str]", keys: "list[tuple[str, str]]", folder: "Folder", result: str
+) -> "list[str]":
+    """The snippet of a case that compares with numerical gradients instead of a dense twin; see `gradcheck`."""
+    lines = ["import inspect", "import torch  # " + case.id] + ["import " + name for name in sorted(folder.modules)]
+    lines.append("device, dtype = %r, torch.%s" % (case.device, case.dtype))
+    for name, (key, layout) in zip(names, keys):
+        made = lists(*numbers(key, kind_of(case.dtype), case.shape))
+        dense = "torch.tensor(%s, dtype=dtype, device=device, requires_grad=True)" % made
+        lines.append("%s = %s" % (name, sparse_text(key, layout, case) if key.isupper() else dense))
+    lines += folder.helpers + [
+        "def strided(%s):" % ", ".join(names),
+        "    result = " + result,
+        "    return result if result.layout == torch.strided else result.to_dense()",
+        "known, problems = inspect.signature(torch.autograd.gradcheck).parameters, []",
+        "for way in [{'masked': True}, {'masked': False}] if 'masked' in known else [{'check_sparse_nnz': True}]:",
+        "    try:",
+        "        torch.autograd.gradcheck(strided, (%s,), **way)" % ", ".join(names),
+        "        break",
+        "    except RuntimeError as error:",
+        "        problems.append(error)",
+        "good = len(problems) < (2 if 'masked' in known else 1)",
+        "if not good and 'Jacobian mismatch' not in str(problems[0]): raise problems[0]",
+        "print('result:', 'pass' if good else 'wrong', problems)",
+    ]
+    if len(lines) > SNIPPET_LINES:
+        raise Unfit("%d lines" % len(lines))
+    return lines
 
 
 def lists(sizes: "tuple[int, ...]", flat: "list[Any]") -> Any:

@@ -6,11 +6,12 @@ import re
 
 from tabulate import tabulate
 
-from validator.cells import MEANINGS, SYMBOLS
+from validator.cells import BY_LAYOUT, MEANINGS, SYMBOLS
 from validator.errors import UsageError
 from validator.model import IMAGE_ID, Outcome, VerdictClass
-from validator.publish.terminal import cell_text, clean
-from validator.table import Row, Table
+from validator.publish.terminal import cell_text, clean, notes_on_evidence
+from validator.rows import Row
+from validator.table import Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|#!~])")
 # What GitHub turns into markup, links or mentions without any bracket.
@@ -51,15 +52,22 @@ def _untested(table: Table) -> list[str]:
 def _cells(row: Row, notes: bool) -> list[str]:
     size = "?" if row.size_bytes is None else f"{row.size_bytes / 1e9:.1f} GB"
     marks = ", ".join(map(str, row.notes[:6])) + (", …" if len(row.notes) > 6 else "") if notes else str(len(row.notes) or "")
-    verdict = "" if row.verdict is VerdictClass.OK else f"**{row.verdict.value}** "
+    verdict = "" if row.verdict is VerdictClass.OK else f"**{row.verdict.value if row.verdict else 'sibling'}** "
     name = f"`{row.image}`" if IMAGE_ID.fullmatch(row.image) else escape(row.image)
     head = [name, escape(row.torch), escape(row.cuda), escape(row.python), size]
-    return [*head, *(escape(cell_text(cell)) for cell in row.cells), escape(row.tested), f"{verdict}{marks}".strip()]
+    return [
+        *head,
+        *(escape(cell_text(cell)) for cell in row.cells),
+        escape(row.tested or "untested"),
+        f"{verdict}{marks}".strip(),
+    ]
 
 
 def _legend(table: Table) -> str:
     signs = [f"{SYMBOLS[outcome]} {outcome.value}: {MEANINGS[outcome]}" for outcome in table.outcomes]
-    return "Numbers are passes of cases; ✓ stands only where every case passes. " + "; ".join(signs) + "."
+    every = "every case" if table.of == BY_LAYOUT.of else "every one of them"
+    text = f"Numbers are passes of {table.of}; ✓ stands only where {every} passes. " + "; ".join(signs) + "."
+    return "\n\n".join((text, *(escape(line) + "." for line in notes_on_evidence(table))))
 
 
 def _hosts(table: Table) -> list[str]:

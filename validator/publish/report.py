@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from validator.cells import LOUD, MEANINGS, SYMBOLS, Cell, alike, cells_of, columns_of
-from validator.model import CaseResult, Evidence, Outcome, Record, Verdict, VerdictClass, part
+from validator.faults import fault_of
+from validator.model import CaseResult, Declared, Evidence, Outcome, Record, Verdict, VerdictClass, part
 from validator.publish.terminal import cell_colour, clean, cut, paint
+from validator.rows import host_name
 from validator.snippet import Snippet
-from validator.table import host_name
 
 # All that ran and is not a pass, the loudest first.
 NOT_GOOD = (*LOUD, Outcome.UNSUPPORTED, Outcome.ABSENT)
@@ -38,9 +39,12 @@ def render_case(case_id: str, record: Record, entry: Mapping[str, Any], snippet:
     """One case in one image. entry: the case's line of the probe's catalogue, {} for a case that it no longer has."""
     result = next((case for case in record.cases if case.id == case_id), None)
     said = " ".join(filter(None, (str(entry.get("claim") or "nothing is said"), _source(entry))))
+    torch = str(part(record.facts, "torch").get("version") or "")
+    fault = fault_of(result, torch) if result else None
+    known = [("known as", f"{fault.title} ({fault.issue or fault.id})"), ("instead", fault.instead)] if fault else []
     lines = [
         f"{clean(case_id)} in {clean(record.image.id)}",
-        *(f"{name:11}{clean(text)}" for name, text in _outcome(result, record) if text),
+        *(f"{name:11}{clean(text)}" for name, text in (*_outcome(result, record), *known) if text),
         *(
             [f"{'documented':11}{said}", f"{'needed by':11}{', '.join(entry.get('profiles', ())) or 'no profile'}"]
             if entry
@@ -102,7 +106,7 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 
 def _columns(record: Record, colour: bool) -> list[str]:
-    columns = columns_of((record,))
+    columns = columns_of(record.cases)
     cells = cells_of(record, columns)
     wide = max((len(column.label) for column in columns), default=0)
     return [
@@ -114,7 +118,9 @@ def _columns(record: Record, colour: bool) -> list[str]:
 def _counts(cell: Cell) -> str:
     """`281/303, 12 unsupported, 10 absent`: passes of cases, then every other outcome by name."""
     if not cell.ran:
-        return f"not-run: {clean('; '.join(cell.reasons))}"
+        said = ", ".join(f"{cell.declared[one]} {one.value}" for one in Declared if cell.declared.get(one))
+        kernels = f"; kernels declared for {cell.total} cases: {said}" if cell.is_declared else ""
+        return f"not-run: {clean('; '.join(cell.reasons))}{kernels}"
     tick = f"{SYMBOLS[Outcome.PASS]} " if cell.complete else ""
     others = [f"{cell.counts[outcome]} {outcome.value}" for outcome in (*NOT_GOOD, Outcome.NOT_RUN) if cell.counts.get(outcome)]
     return ", ".join((f"{tick}{cell.counts.get(Outcome.PASS, 0)}/{cell.total}", *others))

@@ -6,15 +6,15 @@ import unicodedata
 
 from tabulate import tabulate
 
-from validator.cells import LOUD, MEANINGS, SYMBOLS, Cell, Column
-from validator.model import Outcome, VerdictClass
-from validator.table import CaseView, Row, Table
+from validator.cells import BY_LAYOUT, LOUD, MEANINGS, SYMBOLS, Cell, Column
+from validator.model import Declared, Evidence, Outcome, VerdictClass
+from validator.rows import Row
+from validator.table import CaseView, Table
 
 NOTE_LIMIT = 12
 # What goes when the terminal is narrow, in this order: these, then the middles of long ids, then results, the loud ones last.
 DISPENSABLE = ("size", "Python", "tested", "CUDA build")
 SHORTEST_ID = 24
-QUIET_FIRST = ("work", "nn", "BSC", "CSC", "BSR", "CSR", "COO")
 _COLOURS = {"green": "\x1b[32m", "red": "\x1b[31m", "dim": "\x1b[2m", "": ""}
 
 
@@ -48,10 +48,14 @@ def _start(text: str, limit: int) -> str:
 def cell_text(cell: Cell) -> str:
     """`✓ 12/12`, `8/12`, `8/12 ✕2 –1`, `– not-run`: passes of cases, then what must not be overlooked.
 
-    `8/12 sibling`: not all of it ran in this image itself.
+    `8/12 sibling`: not all of it ran in this image itself. `decl. 5/12 ?2`: nothing ran; the build registers the kernels of 5
+    cases, and of 2 it is not known.
     """
     if not cell.total:
         return ""
+    if not cell.ran and cell.is_declared:
+        unknown = cell.declared.get(Declared.UNKNOWN, 0)
+        return f"decl. {cell.declared.get(Declared.YES, 0)}/{cell.total}" + (f" ?{unknown}" if unknown else "")
     if not cell.ran:
         return f"{SYMBOLS[Outcome.NOT_RUN]} not-run"
     passes = f"{cell.counts.get(Outcome.PASS, 0)}/{cell.total}"
@@ -87,6 +91,12 @@ def render(table: Table, *, width: int, colour: bool = False, notes: int = NOTE_
         probes = sorted({row.probe for row in table.rows})
         parts.append(f"tested until {table.as_of} on {'; '.join(map(clean, hosts))} (probe {', '.join(map(clean, probes))})")
         parts += _not_run(table)
+        parts += _siblings(table)
+    if table.siblings_hidden:
+        number = table.siblings_hidden
+        parts.append(
+            f"{number} more image{'s' * (number > 1)} share{'s' * (number == 1)} torch and CUDA with a tested one: `image-matrix table --siblings` shows them"
+        )
     parts += _notes(table, width, notes)
     for group in table.untested:
         more = f" and {len(group.images) - 1} more" if len(group.images) > 1 else ""
@@ -123,7 +133,7 @@ def _least_telling(table: Table) -> list[str]:
 
     def weight(number: int, column: Column) -> tuple[int, bool, int]:
         loud = (outcome for row in table.rows for outcome, _ in row.cells[number].loud)
-        place = QUIET_FIRST.index(column.group) if column.group else len(QUIET_FIRST)
+        place = -number if column.group else 1  # the last column first
         return max((len(LOUD) - LOUD.index(outcome) for outcome in loud), default=0), column.device == "cuda", place
 
     weights = {column.label: weight(number, column) for number, column in enumerate(table.columns)}
@@ -137,11 +147,11 @@ def _plain(line: str) -> str:
 
 
 def _cells(row: Row, colour: bool) -> list[str]:
-    verdict = "tested" if row.verdict is VerdictClass.OK else row.verdict.value
+    verdict = "sibling" if row.verdict is None else "tested" if row.verdict is VerdictClass.OK else row.verdict.value
     marks = " ".join(f"[{number}]" for number in row.notes[:3]) + ("…" if len(row.notes) > 3 else "")
     cells = [paint(cell_text(cell), cell_colour(cell), colour) for cell in row.cells]
     head = [clean(row.image), clean(row.torch), clean(row.cuda), clean(row.python), _size(row.size_bytes)]
-    tested = row.tested + (f" ({row.age_days} d)" if row.age_days else "")
+    tested = (row.tested or "untested") + (f" ({row.age_days} d)" if row.age_days else "")
     return [*head, *cells, clean(tested), f"{verdict} {marks}".strip()]
 
 
@@ -157,7 +167,26 @@ def cell_colour(cell: Cell) -> str:
 def _legend(table: Table) -> str:
     loud = [o for o in table.outcomes if o not in (Outcome.PASS, Outcome.UNSUPPORTED, Outcome.ABSENT)]
     marks = "".join(f", {SYMBOLS[o]} {o.value}: {MEANINGS[o]}" for o in loud)
-    return f"passes/cases; ✓ only where every case passes; the rest of a count was refused by torch or is absent from it{marks}"
+    every = "every case" if table.of == BY_LAYOUT.of else "every one of them"
+    lines = [
+        f"passes/{table.of}; ✓ only where {every} passes; the rest of a count was refused by torch or is absent from it{marks}"
+    ]
+    return "\n".join((*lines, *notes_on_evidence(table)))
+
+
+def notes_on_evidence(table: Table) -> list[str]:
+    """What is to be said of cells whose cases did not run in their image itself, where there are any."""
+    cells = [cell for row in table.rows for cell in row.cells]
+    lines = []
+    if any(cell.evidence is Evidence.SIBLING or cell.executed < cell.ran for cell in cells):
+        lines.append(
+            "sibling: seen in another image with the same torch and CUDA, which the row's note names; not tested in this one"
+        )
+    if any(cell.is_declared and not cell.ran for cell in cells):
+        lines.append(
+            "decl. n/m: nothing was executed; this build registers the kernels that n of the m cases need (?k: of k it is not known)"
+        )
+    return lines
 
 
 def _not_run(table: Table) -> list[str]:
@@ -169,6 +198,18 @@ def _not_run(table: Table) -> list[str]:
                 if row.image not in where:
                     where.append(row.image)
     return [f"{reason} ({len(images)} image{'s' * (len(images) > 1)})" for reason, images in reasons.items()]
+
+
+def _siblings(table: Table) -> list[str]:
+    """Whose outcomes stand in which rows: said in full, however many notes there are."""
+    named: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.sibling:
+            named.setdefault(row.sibling, []).append(row.image)
+    return [
+        f"sibling of {clean(images[0])}{f' and {len(images) - 1} more' * (len(images) > 1)}: {clean(name)}"
+        for name, images in named.items()
+    ]
 
 
 def _notes(table: Table, width: int, limit: int) -> list[str]:
