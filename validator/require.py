@@ -13,7 +13,7 @@ from dataclasses import dataclass
 PREFIX = "NVIDIA_REQUIRE_"
 DISABLE = ("NVIDIA_DISABLE_REQUIRE", "NVIDIA_DISABLE_REQUIRES")
 PROPERTIES = ("cuda", "driver", "arch", "brand")
-_CONDITION = re.compile(r"(\w+)(!=|<=|>=|=|<|>)(.+)")
+_CONDITION = re.compile(r"(\w+)(!=|<=|>=|=|<|>)([^<>=!].*)")
 
 
 @dataclass(frozen=True, kw_only=True)

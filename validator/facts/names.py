@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from validator.facts.schema import Confidence, Facts, Gpu
 
 _CAPABILITY = re.compile(r"(?:(?:sm|compute)_?(\d{1,2})(\d)[af]?|(\d{1,2})\.(\d))", re.IGNORECASE)
-# Words before and after a model's name that say nothing of its compute capability: maker, brand, memory, form, edition.
+# What stands before and after a model's name and says nothing of its compute capability: maker, brand, memory, form, edition.
+# A size of memory must be a word of its own: "A100 40GB" is no A10 with 040 GB.
 _BRANDS = re.compile(r"^(?:nvidia|geforce|tesla|quadro)+")
+_MEMORY = re.compile(r"[\W_]+\d{1,3}\s?gi?b(?=\W|$)", re.IGNORECASE)
 _FORMS = re.compile(
-    r"(?:\d{1,3}gi?b|sxm\d?|pcie|nvl|hbm\d?e?|laptop|gpu|mobile|maxq|generation|sff|(?:server|workstation)edition|superchip)$"
+    r"(?:sxm\d?|pcie|nvl|hbm\d?e?|laptop|gpu|mobile|maxq|generation|sff|(?:server|workstation)edition|superchip)$"
 )
 
 
@@ -98,7 +100,7 @@ def _with_capability(found: Target, capability: tuple[int, int], facts: Facts) -
 def _find(text: str, facts: Facts) -> Gpu | None:
     """By name or alias; if that fails, without what memory size, form factor and edition add at the end."""
     names = _index(facts)
-    wanted = _plain(text)
+    wanted = _plain(_MEMORY.sub("", text))
     while wanted:
         for key in (wanted, _BRANDS.sub("", wanted)):
             if key in names:

@@ -229,12 +229,24 @@ class NgcImage(Entry):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Report(Entry):
+    """What somebody saw of an image on a GPU: runs or fails. Only to hold the rules against; never shown as our result."""
+
+    tag: str
+    platform: str
+    gpu: str
+    result: str
+    driver: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ngc:
     """ngc.json."""
 
     schema: str
     as_of: str
     sources: Mapping[str, str]
+    reports: tuple[Report, ...]
     images: tuple[NgcImage, ...]
 
 
