@@ -17,6 +17,7 @@ import ast
 import copy
 import ctypes
 import fnmatch
+import gc
 import glob
 import hashlib
 import importlib.util
@@ -1719,20 +1720,21 @@ def double_backward(kit: Kit) -> Any:
     return x.grad, twin.grad
 
 
-@work("{layout}.func-grad", "coo csr", result="strided", since="2.0")
+# These import much of torch when they first run, so they are of the full tier.
+@work("{layout}.func-grad", "coo csr", result="strided", since="2.0", tier="full")
 def func_grad(kit: Kit) -> Any:
     grad = need("func", "grad")
     a, x = kit.sparse("A"), kit.dense("x")
     return grad(lambda x: (torch.sparse.mm(a, x) ** 2).sum())(x), 2 * kit.truth("A").t() @ (kit.truth("A") @ kit.truth("x"))
 
 
-@work("{layout}.vmap", "coo csr", result="strided", since="2.0")
+@work("{layout}.vmap", "coo csr", result="strided", since="2.0", tier="full")
 def vmap(kit: Kit) -> Any:
     a = kit.sparse("A")
     return need("func", "vmap")(lambda x: a @ x)(kit.dense("t")), kit.truth("A") @ kit.truth("t")
 
 
-@work("{layout}.jvp", "coo csr", result="strided", since="2.0")
+@work("{layout}.jvp", "coo csr", result="strided", since="2.0", tier="full")
 def jvp(kit: Kit) -> Any:
     a, x = kit.sparse("A"), kit.dense("x")
     return need("func", "jvp")(lambda x: a @ x, (x,), (x + 1,))[1], kit.truth("A") @ (kit.truth("x") + 1)
@@ -3644,6 +3646,9 @@ def serve(options: "dict[str, Any]", cases: "list[Case]", send: "Callable[[Any],
         send({"imported": {"state": "error", "detail": first_line(error), "seconds": round(time.monotonic() - started, 3)}})
         return
     send({"imported": {"state": "ok", "detail": "", "seconds": round(time.monotonic() - started, 3)}, "torch": facts})
+    # Workers are forks: a collection in one would walk everything that torch brought, and copy each page it lies on.
+    gc.disable()
+    attempt(lambda: gc.freeze())  # type: ignore[attr-defined,unused-ignore]
     Session(options, send).all(cases)
 
 
