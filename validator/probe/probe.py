@@ -3380,6 +3380,10 @@ def no_cuda_kind(state: str, detail: str) -> str:
     return {"ok": "", "no-build": "cpu-build", "driver-too-old": "no-driver"}.get(state, "cuda-" + state)
 
 
+# torch.optim imports torch._dynamo when it is first used (from 2.1 on), which takes as long as a thousand cases: one lane pays.
+OPTIMIZERS = re.compile(r"embedding-(sgd|ada|sparse|bag)|recommender|parameter-sgd|func-grad|jvp|compile|export")
+
+
 class Session:
     """The server's work after `import torch`: which cases, where, and what came of them."""
 
@@ -3505,10 +3509,13 @@ class Session:
         lanes = self.options["lanes"] or min(4, attempt(lambda: len(os.sched_getaffinity(0)), 1))
         groups = {}  # type: dict[tuple[str, str], list[Case]]
         for case in cases:
-            groups.setdefault((case.layout, case.op), []).append(case)
+            groups.setdefault(("", "optimizers") if OPTIMIZERS.match(case.op) else (case.layout, case.op), []).append(case)
         parts = [[] for _ in range(1 if device == "cuda" else lanes)]  # type: list[list[Case]]
-        for group in groups.values():
-            min(parts, key=len).extend(group)
+        loads = [0] * len(parts)
+        for key, group in sorted(groups.items()):  # the optimizers come first, and alone for as long as their import takes
+            place = loads.index(min(loads))
+            parts[place].extend(group)
+            loads[place] += len(group) + (1200 if key[1] == "optimizers" else 0)
         return [part for part in parts if part]
 
     def lane(self, work: "Callable[[Session], None]") -> Child:
