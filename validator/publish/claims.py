@@ -140,7 +140,7 @@ CLAIMS = (
     Claim(
         number=16,
         claim="Current official images do basic sparse CUDA work, enough for graph networks and recommenders; one may use them without setting up anything by hand.",
-        answer="**Open for CUDA. On the CPU true** for graph networks and, with one exception, for recommenders: `clip_grad_norm_` on sparse gradients is silently without effect before 2.0 and refused from 2.0 to 2.13.",
+        answer="**Open for CUDA. On the CPU true** for graph networks and, with one exception, for recommenders: `clip_grad_norm_` on sparse gradients is silently without effect in 1.13 and refused from 2.0 to 2.13.",
         parts=(
             Part(label="graph networks", cases=("work.gcn-coo.*", "work.gcn-csr.*", "work.sage-*", "work.gat.*")),
             Part(label="recommenders", cases=("work.embedding-sgd.*", "work.embedding-sparse-adam.*", "work.embedding-bag-sum.*", "work.recommender.*")),
