@@ -1695,7 +1695,8 @@ def edge_weights(kit: Kit) -> Any:
     parts = parts_of(made)
     weights = parts[-1].detach().clone().requires_grad_()
     make = torch.sparse_coo_tensor if kit.layout == "coo" else constructor(kit.layout)
-    out = torch.sparse.mm(make(*parts[:-1], weights, tuple(made.shape)), kit.dense("x"))
+    product = torch.sparse.mm if kit.layout == "coo" else DENSE_MM  # what has a documented gradient for COO in old torch, too
+    out = product(make(*parts[:-1], weights, tuple(made.shape)), kit.dense("x"))
     (out * out).sum().backward()
     if weights.grad is None:
         raise Broken("the weights got no gradient")
