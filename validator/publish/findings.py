@@ -42,11 +42,12 @@ def seen_in(fault: Fault, versions: Mapping[str, Mapping[str, CaseResult]]) -> d
     return counts
 
 
-def render(records: Iterable[Record], faults: Sequence[Fault]) -> str:
-    """The whole page."""
+def render(records: Iterable[Record], faults: Sequence[Fault], claimed: frozenset[str]) -> str:
+    """The whole page. claimed: ids of the cases for which PyTorch's documentation says that they work."""
     versions = by_torch(records)
     parts = [HEAD, f"Torch versions: {', '.join(versions)}.\n", "## Faults\n"]
     parts += [_fault(fault, versions) for fault in faults]
+    parts += ["## Where PyTorch's documentation says more than the images do\n", *_against_documentation(versions, claimed)]
     parts += ["## What changed from version to version\n", _changes_head(), *_changes(versions)]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -70,6 +71,27 @@ def _fault(fault: Fault, versions: Mapping[str, Mapping[str, CaseResult]]) -> st
     if example and example.detail:
         lines.append(f"- for example `{example.id}`: `{' '.join(example.detail.split())[:160].replace('`', '')}`")
     return "\n".join(lines) + "\n"
+
+
+def _against_documentation(versions: Mapping[str, Mapping[str, CaseResult]], claimed: frozenset[str]) -> Iterable[str]:
+    """Documented cases of the newest version that do not pass there, by function, and how many there are in each version."""
+    misses = {
+        version: [c for c in cases.values() if c.id in claimed and c.outcome is not Outcome.PASS]
+        for version, cases in versions.items()
+    }
+    ran = {version: sum(ident in claimed for ident in cases) for version, cases in versions.items()}
+    yield "The documentation speaks of layouts and functions, not of dtypes; a case counts as documented when its layout and function are.\n"
+    yield "Documented cases that do not pass: " + ", ".join(f"{v}: {len(m)} of {ran[v]}" for v, m in misses.items()) + ".\n"
+    if misses:
+        newest = list(versions)[-1]
+        stems: dict[str, list[CaseResult]] = {}
+        for case in misses[newest]:
+            stems.setdefault(".".join(case.id.split(".")[:2]), []).append(case)
+        yield f"In {newest}:\n"
+        for stem, cases in sorted(stems.items()):
+            first = " ".join((cases[0].detail or cases[0].outcome.value).split())[:110].replace("`", "")
+            yield f"- `{stem}`, {len(cases)} case{'s' * (len(cases) > 1)}, {cases[0].outcome.value}: `{first}`"
+        yield ""
 
 
 def _changes_head() -> str:
