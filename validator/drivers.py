@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from validator.facts import Facts, Forward
 from validator.facts.names import Target
+from validator.facts.schema import JETSON
 from validator.require import compare
 
 
@@ -60,6 +61,8 @@ def floors(cuda: str, facts: Facts) -> Floors:
 
 def needed(cuda: str, gpu: Target, facts: Facts, *, jit: bool) -> str:
     """The oldest driver that is known to do: for machine code of that CUDA or for its PTX, and for the GPU. "" if not known."""
+    if gpu.kind == JETSON:
+        return ""
     found = floors(cuda, facts)
     own, first = found.jit if jit else found.minor, _first_driver(gpu, facts)
     return first if own and first and compare(own, first) == -1 else own
@@ -67,7 +70,7 @@ def needed(cuda: str, gpu: Target, facts: Facts, *, jit: bool) -> str:
 
 def judge(driver: str, cuda: str, gpu: Target, facts: Facts, *, jit: bool) -> Judgement:
     """driver: as nvidia-smi gives it, or the front of it. jit: whether the driver has to compile PTX of that CUDA."""
-    if gpu.kind == "jetson":
+    if gpu.kind == JETSON:
         return Judgement(
             fit=Fit.UNKNOWN,
             words=f"drivers of Jetson boards come with JetPack, so {driver} cannot be compared",

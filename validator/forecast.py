@@ -120,14 +120,19 @@ def _match(image: Known, gpu: Target, facts: Facts) -> _Match:
         return found(Prospect.CANNOT, words, "platform", Confidence.SEEN)
     if image.arch is None:
         return _without_list(image, gpu, facts)
-    kernel = best(image.arch, gpu.capability)
+    boards = facts.boards
+    kernel = best(image.arch, gpu.capability, boards)
     if kernel is not None:
         return found(Prospect.JIT if kernel.ptx else Prospect.RUNS, _fits(kernel, gpu), kernel.rule)
-    perhaps = best(image.perhaps, gpu.capability)
+    perhaps = best(image.perhaps, gpu.capability, boards)
     lists = f"torch has {_listed(image.arch)}"
     if perhaps is not None:
         words = f"{lists}, none of which fits compute capability {gpu.cc}; whether it has {perhaps.name}, too, is not known"
         return found(Prospect.UNKNOWN, words, "not-known")
+    unsure = best((*image.arch, *image.perhaps), gpu.capability)
+    if unsure is not None:
+        words = f"NVIDIA does not promise that {unsure.name} runs on compute capability {gpu.cc}: one of the two is a Jetson board's"
+        return found(Prospect.UNKNOWN, words, "jetson-cubin")
     words = f"torch has no kernels for compute capability {gpu.cc}: it has {_listed(image.arch)}"
     return found(Prospect.CANNOT, words, "no-kernel")
 
@@ -163,6 +168,8 @@ def _without_list(image: Known, gpu: Target, facts: Facts) -> _Match:
     if gpu.capability < minimum:
         words = f"NVIDIA supports this image from compute capability {image.minimum} on, and {image.why}"
         return found(Prospect.UNKNOWN, words, "not-known")
+    if gpu.capability in facts.boards:
+        return found(Prospect.UNKNOWN, f"{image.why}, and NVIDIA has images of its own for Jetson boards", "not-known")
     if gpu.capability in targets:
         words = f"NVIDIA supports this image from compute capability {image.minimum} on and its CUDA {image.cuda} builds for {gpu.cc}"
         return found(Prospect.RUNS, words, "vendor-support")

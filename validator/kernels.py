@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 _KERNEL = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)")
@@ -40,7 +40,12 @@ def parse(name: str) -> Kernel | None:
     return Kernel(name=name, ptx=match[1] == "compute", capability=(int(match[2]), int(match[3])), suffix=match[4])
 
 
-def best(names: Iterable[str], capability: tuple[int, int]) -> Kernel | None:
-    """What a GPU of this compute capability would use: machine code before PTX, the nearest before the older; None for nothing."""
+def best(names: Iterable[str], capability: tuple[int, int], boards: Collection[tuple[int, int]] = ()) -> Kernel | None:
+    """What a GPU of this compute capability would use: machine code before PTX, the nearest before the older; None for nothing.
+
+    boards: the compute capabilities of Jetson boards. NVIDIA promises that machine code runs on a newer minor for desktop GPUs
+    only: not on a board, and not on a desktop GPU when it was made for a board.
+    """
     fitting = [kernel for kernel in map(parse, names) if kernel is not None and kernel.runs_on(capability)]
-    return max(fitting, key=lambda k: (not k.ptx, k.capability, bool(k.suffix)), default=None)
+    sure = [k for k in fitting if k.ptx or k.capability == capability or not {k.capability, capability} & set(boards)]
+    return max(sure, key=lambda k: (not k.ptx, k.capability, bool(k.suffix)), default=None)

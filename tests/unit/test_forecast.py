@@ -162,6 +162,14 @@ class TestForecast:
             (pull("nvcr.io/nvidia/pytorch:25.03-py3"), "V100", "", Prospect.UNKNOWN, "not-known"),
             (pull("nvcr.io/nvidia/pytorch:24.12-py3"), "B200", "", Prospect.UNKNOWN, "not-known"),
             (pull("nvcr.io/nvidia/pytorch:24.12-py3"), "V100", "", Prospect.RUNS, "vendor-support"),
+            (
+                pull("nvcr.io/nvidia/pytorch:24.07-py3", platform="linux/arm64"),
+                "Jetson AGX Orin",
+                "",
+                Prospect.UNKNOWN,
+                "not-known",
+            ),
+            (slim(), "8.7", "", Prospect.CANNOT, "platform"),
             (pull("some/one:latest"), "A100", "580.95.05", Prospect.UNKNOWN, "not-known"),
             (pull("some/one:latest", cuda="13.0"), "RTX 4090", "535.104.05", Prospect.CANNOT, "driver-too-old"),
         ],
@@ -169,6 +177,23 @@ class TestForecast:
     def test_the_rules_together(self, image: Image, gpu: str, driver: str, prospect: Prospect, rule: str) -> None:
         found = foresee(image, gpu, driver)
         assert (found.prospect, found.rule) == (prospect, rule), found.reason
+
+    @pytest.mark.parametrize(
+        ("arch", "gpu", "prospect", "rule"),
+        [
+            (["sm_80", "sm_86"], "8.7", Prospect.UNKNOWN, "jetson-cubin"),
+            (["sm_87"], "Jetson AGX Orin", Prospect.RUNS, "cubin"),
+            (["sm_80", "compute_80"], "Jetson AGX Orin", Prospect.JIT, "ptx"),
+            (["sm_87"], "RTX 4090", Prospect.UNKNOWN, "jetson-cubin"),
+            (["sm_72"], "7.5", Prospect.UNKNOWN, "jetson-cubin"),
+        ],
+    )
+    def test_jetson_boards_have_machine_code_of_their_own(
+        self, arch: list[str], gpu: str, prospect: Prospect, rule: str
+    ) -> None:
+        found = foresee(slim(platform="linux/arm64"), gpu, "", measured(arch))
+        assert (found.prospect, found.rule) == (prospect, rule), found.reason
+        assert found.driver == "" or target(gpu, FACTS).kind != "jetson"
 
     def test_ptx_is_not_covered_by_minor_version_compatibility(self) -> None:
         ptx = measured(["sm_80", "compute_80"])

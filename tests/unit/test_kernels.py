@@ -49,6 +49,16 @@ class TestKernels:
         assert best(names, (12, 0)) == parse("compute_90")
         assert best(names, (3, 7)) is None
 
+    def test_machine_code_of_a_board_and_of_a_desktop_gpu_do_not_stand_in_for_each_other(self) -> None:
+        assert FACTS.boards == {(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)}
+        for board in FACTS.boards:
+            own, older = f"sm_{board[0]}{board[1]}", f"sm_{board[0]}0"
+            assert best([own], board, FACTS.boards) == parse(own)
+            assert own == older or best([older], board, FACTS.boards) is None
+            assert best([own], (board[0], 9), FACTS.boards) is None
+            assert best([older, "compute_50"], board, FACTS.boards) in (parse(own), parse("compute_50"))
+        assert best(["sm_80"], (8, 6), FACTS.boards) == parse("sm_80")
+
     @pytest.mark.parametrize("name", ["gfx90a", "sm", "sm_8", "sm_9000", "", "compute90", "sm_90b"])
     def test_what_is_no_kernel_of_nvidias_is_none(self, name: str) -> None:
         assert parse(name) is None

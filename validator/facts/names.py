@@ -93,8 +93,11 @@ def _bare(name: str, capability: tuple[int, int], facts: Facts) -> Target:
 
 def _with_capability(found: Target, capability: tuple[int, int], facts: Facts) -> Target:
     written = f"{capability[0]}.{capability[1]}"
-    architecture = next((gpu.architecture for gpu in facts.gpus.gpus if gpu.capability == written), "")
-    return Target(**{**vars(found), "capability": capability, "architecture": architecture})
+    model = next((gpu for gpu in facts.gpus.gpus if gpu.capability == written), None)
+    told = {"capability": capability, "architecture": model.architecture if model else ""}
+    if model and capability in facts.boards:  # nothing else has it
+        told |= {"kind": model.kind, "host": model.host}
+    return Target(**{**vars(found), **told})
 
 
 def _find(text: str, facts: Facts) -> Gpu | None:

@@ -30,6 +30,9 @@ class Forward(StrEnum):
     LISTED = "listed"
 
 
+JETSON = "jetson"  # the kind of GPU whose rules differ: a board with a system of its own
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One fact. source: keys into the file's sources, at least one. inferred: fields that are inferred in a seen entry."""
@@ -269,6 +272,13 @@ class Facts:
     def rule(self, ident: str) -> Rule:
         """The rule with this id; KeyError is a bug of ours."""
         return self._rules[ident]
+
+    @cached_property
+    def boards(self) -> frozenset[tuple[int, int]]:
+        """The compute capabilities that Jetson boards have, and nothing else."""
+        of_boards = {gpu.capability for gpu in self.gpus.gpus if gpu.kind == JETSON}
+        pairs = (text.split(".") for text in of_boards - {gpu.capability for gpu in self.gpus.gpus if gpu.kind != JETSON})
+        return frozenset((int(major), int(minor)) for major, minor in pairs)
 
     def kind(self, name: str) -> Kind | None:
         return next((kind for kind in self.gpus.kinds if kind.kind == name), None)
