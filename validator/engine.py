@@ -27,7 +27,7 @@ from docker.context import ContextAPI
 from docker.types import DeviceRequest, LogConfig, Ulimit
 from docker.utils.socket import STDERR, frames_iter
 
-from validator.errors import EngineUnavailable, EnvironmentProblem
+from validator.errors import EngineUnavailable
 from validator.gpus import GpuRequest
 
 LABEL = "io.image-matrix"
@@ -200,13 +200,6 @@ class DockerEngine:
         with _refusals():
             info = self._client.info()
             version = self._client.version()
-        found = _parse_api(version.get("ApiVersion", "0"))
-        if found < MINIMUM_API:
-            raise EnvironmentProblem(
-                f"the Docker engine at {self.endpoint} is too old: API {version.get('ApiVersion')}, "
-                f"at least {'.'.join(map(str, MINIMUM_API))} (Docker 19.03) is needed for `--gpus`",
-                "update the engine, or name another one with --docker-host",
-            )
         runtimes = [name for name in info.get("Runtimes") or {} if "nvidia" in name]
         runtimes += [d["ID"] for d in info.get("DiscoveredDevices") or () if d.get("Source") == "cdi" and "gpu" in d["ID"]]
         return EngineInfo(
@@ -583,6 +576,12 @@ def _client(source: str, endpoint: str, timeout: float) -> docker.DockerClient:
         )
     try:
         client.ping()
+        if _parse_api(client.api.api_version) < MINIMUM_API:
+            least = ".".join(map(str, MINIMUM_API))
+            raise ValueError(
+                f"the engine is too old: API {client.api.api_version}, at least {least} (Docker 19.03) is needed for `--gpus`; "
+                "update the engine, or name another one with --docker-host"
+            )
     except BaseException:
         client.close()
         raise

@@ -67,7 +67,7 @@ class Store:
         """Every readable record, oldest first."""
         if self._records is None:
             with _no_collection():
-                found = [self._read(path, Record) for path in sorted(self.root.glob("records/*/*.json"))]
+                found = [self._read(path, Record) for path in self._files("records", 1)]
             self._records = tuple(sorted((r for r in found if r is not None), key=lambda r: (r.started, r.image.id, r.key)))
         return self._records
 
@@ -89,8 +89,22 @@ class Store:
 
     def runs(self) -> tuple[Run, ...]:
         """Every readable run, oldest first."""
-        found = (self._read(path, Run) for path in sorted(self.root.glob("runs/*.json")))
+        found = (self._read(path, Run) for path in self._files("runs", 0))
         return tuple(sorted((run for run in found if run is not None), key=lambda run: (run.started, run.id)))
+
+    def _files(self, name: str, depth: int) -> list[Path]:
+        """The JSON files `depth` folders below one of ours; none where it is not there yet. Raises EnvironmentProblem."""
+
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                hint = "correct its permissions, or name another place with --results"
+                raise EnvironmentProblem(f"cannot read {error.filename}: {error.strerror}", hint) from error
+
+        found = []
+        for folder, _, files in os.walk(self.root / name, onerror=refuse):
+            if len(Path(folder).relative_to(self.root).parts) == depth + 1:
+                found += [Path(folder, file) for file in files if file.endswith(".json") and not file.startswith(".")]
+        return sorted(found)
 
     def _read(self, path: Path, kind: type[Kind]) -> Kind | None:
         try:

@@ -136,6 +136,9 @@ IMPORT_RULES = (
          cause="import torch fails: undefined symbol {0}; two libraries of different versions meet", remedy="reinstall torch and its nvidia-* packages together"),
     Rule(code="numpy-mismatch", cls=IMAGE, pattern=r"compiled using NumPy 1\.x|numpy\.dtype size changed|_ARRAY_API not found|numpy\._?core\.multiarray failed to import",
          cause="import torch fails: the image's numpy is not the one its torch was built for", remedy="pin `numpy<2` beside this torch, or take a newer torch"),
+    Rule(code="other-python", cls=IMAGE, pattern=r"No module named 'torch\._C'|cannot import name '_C' from 'torch'|Python version mismatch",
+         cause="import torch fails: its compiled part is not for this Python; torch was installed for another version",
+         remedy="use the Python that torch was installed for, or install torch with this one's pip"),
     Rule(code="import-failed", cls=IMAGE, pattern=r"(.+)",
          cause="import torch fails: {0}", remedy="see the log; the image's torch is broken"),
 )  # fmt: skip

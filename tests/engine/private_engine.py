@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,12 +17,13 @@ BRIDGE = "imtest0"
 
 
 @contextmanager
-def private_engine(directory: Path, *, gpu_hook: bool) -> Iterator[str]:
+def private_engine(directory: Path, *, gpu_hook: bool, environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """Start dockerd below `directory` (as root) and give its endpoint; stopped and its bridge removed at the end.
 
     gpu_hook: put a `nvidia-container-runtime-hook` on its PATH, which is all that dockerd looks for before it takes `--gpus`.
+    environment: variables for dockerd besides our own.
     """
-    environment = dict(os.environ)
+    environment = {**os.environ, **(environment or {})}
     if gpu_hook:
         hooks = directory / "hooks"
         hooks.mkdir()

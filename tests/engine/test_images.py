@@ -134,6 +134,14 @@ def test_an_import_that_prints_a_lot_loses_nothing(probe: Probe) -> None:
     assert record.complete
 
 
+def test_a_python_too_new_for_its_torch_is_named(probe: Probe) -> None:
+    """Debian's Python finds a torch that was installed for an older one."""
+    compiled = TORCH.replace("__init__.py", "_C.cpython-38-x86_64-linux-gnu.so")
+    record = probe(files={TORCH: "from torch._C import *", compiled: ""})
+    assert (record.verdict.cls, record.verdict.code) == (VerdictClass.IMAGE, "other-python")
+    assert record.facts["python"]["version"].startswith("3.11")
+
+
 def test_python_2_is_named_as_too_old(probe: Probe, engine: DockerEngine) -> None:
     """A stand-in that answers as Python 2 does to our first lines; a real Python 2 takes the same path."""
     script = '#!/bin/sh\nexec /usr/bin/python3 -c "import sys; sys.version_info=(2,7,18); sys.version=\'2.7.18 (default)\'; exec(sys.argv[1])" "$2"\n'

@@ -44,6 +44,7 @@ IMPORT = {
     "glibc-too-old": "ImportError: /lib64/libc.so.6: version `GLIBC_2.28' not found (required by libtorch.so)",
     "undefined-symbol": "ImportError: libcusparse.so.12: undefined symbol: __nvJitLinkAddData_12_1",
     "numpy-mismatch": "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.1",
+    "other-python": "ModuleNotFoundError: No module named 'torch._C'",
     "import-failed": "SyntaxError: invalid syntax (typing.py, line 3)",
 }
 CRASH = {

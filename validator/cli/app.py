@@ -36,9 +36,12 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="the matrix file [default: images.yaml]", show_default=False)
+        Path | None,
+        typer.Option("--config", "-c", readable=False, help="the matrix file [default: images.yaml]", show_default=False),
     ] = None,
-    results: Annotated[Path | None, typer.Option(help="where records are kept [default: results/]", show_default=False)] = None,
+    results: Annotated[
+        Path | None, typer.Option(readable=False, help="where records are kept [default: results/]", show_default=False)
+    ] = None,
     docker_host: Annotated[str, typer.Option(help="the engine to use: unix://, tcp:// or ssh://", show_default=False)] = "",
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
 ) -> None:
