@@ -26,8 +26,11 @@ def pack(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def unpack(outcomes: Any) -> list[dict[str, Any]]:
-    """The reverse of pack, sorted by id. Raises ValueError for what pack never wrote, also for a case that stands twice."""
+def unpack(outcomes: Any, only: frozenset[str] | None = None) -> list[dict[str, Any]]:
+    """The reverse of pack, sorted by id. Raises ValueError for what pack never wrote, also for a case that stands twice.
+
+    only: give no cases but these.
+    """
     if not isinstance(outcomes, list):
         raise ValueError("outcomes is no list")
     found: dict[str, dict[str, Any]] = {}
@@ -36,6 +39,8 @@ def unpack(outcomes: Any) -> list[dict[str, Any]]:
             raise ValueError("a group of outcomes has no cases")
         shared = {name: group[name] for name in SHARED if name in group}
         for ident, milliseconds in group["cases"].items():
+            if only is not None and ident not in only:
+                continue
             if ident in found:
                 raise ValueError(f"the case {ident} stands twice")
             found[ident] = {"id": ident, **shared}
@@ -45,5 +50,6 @@ def unpack(outcomes: Any) -> list[dict[str, Any]]:
             for ident, value in (group.get(name) or {}).items():
                 if ident not in group["cases"]:
                     raise ValueError(f"{name} of {ident}, which is no case of its group")
-                found[ident][name] = value
+                if ident in found:
+                    found[ident][name] = value
     return [found[ident] for ident in sorted(found)]

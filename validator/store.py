@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,11 +53,13 @@ class Store:
     """A results directory: `records/<image id>/<start>-<key>.json`, `runs/<run id>.json`, `logs/<run id>/<image id>.log`.
 
     Making one creates nothing; reading one that is not there gives nothing. Files that cannot be read are listed in
-    `problems` and otherwise left alone.
+    `problems` and otherwise left alone. only: read no cases but these, which is many times faster; such records are for
+    looking things up, not for writing.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, only: Collection[str] | None = None) -> None:
         self.root = root
+        self.only = None if only is None else frozenset(only)
         self.problems: list[str] = []
         self._records: tuple[Record, ...] | None = None
 
@@ -108,7 +110,7 @@ class Store:
 
     def _read(self, path: Path, kind: type[Kind]) -> Kind | None:
         try:
-            return _parse(path.read_text(encoding="utf-8"), kind)
+            return _parse(path.read_text(encoding="utf-8"), kind, self.only)
         except (OSError, ValueError, RecursionError, ValidationError) as error:
             problem = f"{path}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             if problem not in self.problems:
@@ -207,10 +209,14 @@ def _data(record: Record) -> dict[str, Any]:
     return data | {"outcomes": pack(data.pop("cases", []))}
 
 
-def _whole(data: Any) -> Any:
-    """What a file holds as the model wants it."""
-    if isinstance(data, dict) and "outcomes" in data:
-        return {key: value for key, value in data.items() if key != "outcomes"} | {"cases": unpack(data["outcomes"])}
+def _whole(data: Any, only: frozenset[str] | None) -> Any:
+    """What a file holds as the model wants it, with no cases but `only` where that is said."""
+    if not isinstance(data, dict):
+        return data
+    if "outcomes" in data:
+        data = {key: value for key, value in data.items() if key != "outcomes"} | {"cases": unpack(data["outcomes"], only)}
+    elif only is not None and isinstance(data.get("cases"), list):
+        data["cases"] = [case for case in data["cases"] if isinstance(case, dict) and case.get("id") in only]
     return data
 
 
@@ -219,8 +225,8 @@ def record_of(text: str) -> Record:
     return _parse(text, Record)
 
 
-def _parse(text: str, kind: type[Kind]) -> Kind:
-    return kind.model_validate(_whole(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)))
+def _parse(text: str, kind: type[Kind], only: frozenset[str] | None = None) -> Kind:
+    return kind.model_validate(_whole(json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse), only))
 
 
 def record_text(record: Record) -> str:

@@ -17,7 +17,7 @@ HOMES = {
     "torch": {"probe/probe.py"},
     "typer": {
         f"cli/{part}.py"
-        for part in ("app", "forecast", "host", "matrix", "options", "output", "probe", "results", "run", "show")
+        for part in ("app", "choose", "forecast", "host", "matrix", "options", "output", "probe", "results", "run", "show")
     },
     "rich": {"cli/output.py", "progress.py"},
 }
@@ -35,12 +35,14 @@ PURE = (
     "sibling.py",
     "record.py",
     "builds.py",
+    "choose.py",
     "drivers.py",
     "forecast.py",
     "kernels.py",
     "require.py",
     "facts/schema.py",
     "facts/names.py",
+    "publish/choose.py",
     "publish/forecast.py",
     "publish/terminal.py",
     "publish/report.py",

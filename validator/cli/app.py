@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from validator import __version__
-from validator.cli import forecast, host, matrix, probe, results, run, show
+from validator.cli import choose, forecast, host, matrix, probe, results, run, show
 from validator.cli.options import settings
 from validator.cli.output import put, talk
 from validator.errors import ImageMatrixError, InternalError, Interrupted, UsageError
@@ -58,6 +58,7 @@ app.command("run")(run.run)
 app.command("probe")(probe.probe)
 app.command("table")(results.table)
 app.command("show")(show.show)
+app.command("choose")(choose.choose)
 app.command("forecast")(forecast.forecast)
 app.command("clean")(host.clean)
 

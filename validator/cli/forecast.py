@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from validator.cli.given import chosen_images, the_store
+from validator.cli.given import chosen_images, records_by_image
 from validator.cli.options import Json, Keyword, Selection
 from validator.cli.output import put, put_json, talk, width
 from validator.errors import EnvironmentProblem, UsageError
@@ -16,10 +16,9 @@ from validator.errors import EnvironmentProblem, UsageError
 if TYPE_CHECKING:
     from validator.facts import Facts
     from validator.facts.names import Target
-    from validator.model import Record
 
 HOST = "host"
-_DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
+DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
 
 
 def forecast(
@@ -40,14 +39,14 @@ def forecast(
     from validator.forecast import forecast as foresee
     from validator.publish.forecast import Line, data, render
 
-    if driver and not _DRIVER.fullmatch(driver):
+    if driver and not DRIVER.fullmatch(driver):
         raise UsageError(f"{driver!r} is no driver version", "nvidia-smi shows it at the top: --driver 535.104.05")
     facts = load()
-    asked = [pair for text in gpu or [] for pair in _targets(text, driver, facts)]
+    asked = [pair for text in gpu or [] for pair in targets(text, driver, facts)]
     if not asked:
         raise UsageError("no GPU to forecast for", "name one or more: --gpu 'RTX 4090' --gpu H100, or --gpu host")
     _, images = chosen_images(select, keyword)
-    records = _records()
+    records, _ = records_by_image(())
     lines = []
     for image in images:
         found = known(image, records.get(image.id, ()), facts)
@@ -61,7 +60,7 @@ def forecast(
         put(render(lines, asked, width=width()))
 
 
-def _targets(text: str, driver: str, facts: Facts) -> list[tuple[Target, str]]:
+def targets(text: str, driver: str, facts: Facts) -> list[tuple[Target, str]]:
     """A GPU by name with the driver given, or those of this machine with its own driver where none is given."""
     from validator.facts.names import UnknownGpuError, target
 
@@ -89,14 +88,3 @@ def _of_this_machine(driver: str, facts: Facts) -> list[tuple[Target, str]]:
     except UnknownGpuError as error:
         raise UsageError(f"{error}, and its driver does not say its compute capability", "name that: --gpu 8.9") from error
     return [(one, driver or installed) for one in found.values()]
-
-
-def _records() -> dict[str, list[Record]]:
-    """The records there are, by image; those that cannot be read are named and left out."""
-    store = the_store(reading=True)
-    found: dict[str, list[Record]] = {}
-    for record in store.records():
-        found.setdefault(record.image.id, []).append(record)
-    for problem in store.problems:
-        talk(f"image-matrix: left out, cannot be read: {problem}")
-    return found

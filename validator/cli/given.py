@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validator.cli.options import settings
+from validator.cli.output import talk
 from validator.errors import UsageError
 
 if TYPE_CHECKING:
     from validator.engine import Engine
-    from validator.model import Image, Matrix
+    from validator.model import Image, Matrix, Record
     from validator.store import Store
 
 INSTALL_HINT = "start the engine you have, name one with --docker-host or DOCKER_HOST, or on Debian and Ubuntu as root run: scripts/ensure-engine"
@@ -40,12 +41,26 @@ def chosen_images(patterns: list[str] | None, keyword: str) -> tuple[Matrix, tup
     return matrix, select(matrix, tuple(patterns or ()), keyword)
 
 
-def the_store(*, reading: bool = False) -> Store:
-    """The results directory. reading: where the user has none, the records that came with the product."""
+def the_store(*, reading: bool = False, only: Sequence[str] | None = None) -> Store:
+    """The results directory. reading: where the user has none, the records that came with the product; only: as Store takes it."""
     from validator.data import data_path, shipped_results
     from validator.store import Store
 
-    return Store(settings.results or (shipped_results() if reading else data_path("results")))
+    return Store(settings.results or (shipped_results() if reading else data_path("results")), only)
+
+
+def records_by_image(only: Sequence[str]) -> tuple[dict[str, list[Record]], tuple[Record, ...]]:
+    """All records by image, and those that stand for each image and host, with the cases `only`.
+
+    What cannot be read is named and left out.
+    """
+    store = the_store(reading=True, only=only)
+    found: dict[str, list[Record]] = {}
+    for record in store.records():
+        found.setdefault(record.image.id, []).append(record)
+    for problem in store.problems:
+        talk(f"image-matrix: left out, cannot be read: {problem}")
+    return found, tuple(store.latest().values())
 
 
 def the_engine() -> Engine:

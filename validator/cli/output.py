@@ -31,6 +31,13 @@ def talk(text: str) -> None:
     sys.stderr.flush()
 
 
+def ask(question: str) -> str:
+    """One line from the person at the terminal; the question goes to stderr. "" for an empty line, and at the end of the input."""
+    sys.stderr.write(f"{question}: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
 def put_json(data: Any) -> None:
     """Plain data as JSON, to stdout."""
     put(json.dumps(data, indent=1, sort_keys=True))

@@ -20,7 +20,6 @@ from validator.cli.options import Cases, Keyword, Selection, Tier
 from validator.cli.output import put, reporter, talk
 from validator.cli.results import table_text
 from validator.errors import FindingsFound, Interrupted, NothingSelected, UsageError
-from validator.failing import parse as parse_fail_on
 
 if TYPE_CHECKING:
     from validator.engine import Engine
@@ -59,7 +58,7 @@ def matrix(
     last_failed: LastFailed = False, exit_first: ExitFirst = False,
 ) -> None:  # fmt: skip
     """Test every image of the selection that is not known yet, then print the table."""
-    wanted = parse_fail_on(fail_on)
+    wanted = _fail_on(fail_on)
     done = _test(select, keyword, gpu, cases, wheels, keep, refresh, dry_run, tier, last_failed, exit_first)
     if done is not None:
         put(table_text(None, "terminal", done.run))
@@ -72,7 +71,7 @@ def run(
     last_failed: LastFailed = False, exit_first: ExitFirst = False,
 ) -> None:  # fmt: skip
     """Test the selected images (as `matrix`, without the table)."""
-    wanted = parse_fail_on(fail_on)
+    wanted = _fail_on(fail_on)
     done = _test(select, keyword, gpu, cases, wheels, keep, refresh, dry_run, tier, last_failed, exit_first)
     if done is not None:
         _closing(done, wanted)
@@ -284,3 +283,9 @@ def _stoppable() -> Any:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _fail_on(text: str) -> frozenset[FailOn]:
+    from validator.failing import parse
+
+    return parse(text)
