@@ -43,7 +43,10 @@ Chunk = Callable[[bytes], None]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineInfo:
-    """What the engine says of itself and its machine. memory in bytes; gpu_runtimes: runtimes and CDI devices it names."""
+    """What the engine says of itself and its machine. memory in bytes; gpu_runtimes: runtimes and CDI devices it names.
+
+    product: who answers behind Docker's API. security: names of what is switched on, such as seccomp or rootless.
+    """
 
     version: str
     api: str
@@ -56,6 +59,9 @@ class EngineInfo:
     storage: str
     gpu_runtimes: tuple[str, ...]
     id: str
+    product: str = "Docker"
+    security: tuple[str, ...] = ()
+    cgroup_driver: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +94,7 @@ class ContainerSpec:
     """One container. command follows the image's entrypoint unless `entrypoint` is given. sizes in docker's text form.
 
     hardened: no new privileges, no capabilities, limits on pids and memory; else Docker's defaults. Never any network.
+    read_only: nothing can be written but an empty /tmp.
     """
 
     image_id: str
@@ -101,6 +108,7 @@ class ContainerSpec:
     memory: str = ""
     platform: str = ""
     hardened: bool = True
+    read_only: bool = False
     timeout: float = 900.0
     output_limit: int = 64 << 20
 
@@ -149,6 +157,12 @@ class Engine(Protocol):
 
 def _parse_api(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text))
+
+
+def _product(version: Mapping[str, Any]) -> str:
+    """Docker, or Podman, whose service answers as Docker does; the components tell, the version number does not."""
+    names = " ".join(str(one.get("Name") or "") for one in version.get("Components") or ())
+    return "Podman" if "podman" in names.lower() else "Docker"
 
 
 def _local_image(attrs: Mapping[str, Any]) -> LocalImage:
@@ -214,6 +228,9 @@ class DockerEngine:
             storage=info.get("Driver") or "",
             gpu_runtimes=tuple(runtimes),
             id=info.get("ID") or "",
+            product=_product(version),
+            security=tuple(re.findall(r"name=([\w-]+)", " ".join(info.get("SecurityOptions") or ()))),
+            cgroup_driver=info.get("CgroupDriver") or "",
         )
 
     def image(self, reference: str) -> LocalImage | None:
@@ -484,6 +501,8 @@ def _create_options(spec: ContainerSpec) -> dict[str, Any]:
             "pids_limit": 1024,
             "ulimits": [Ulimit(name="core", soft=0, hard=0)],
         }
+    if spec.read_only:
+        options |= {"read_only": True, "tmpfs": {"/tmp": ""}}
     for name, value in (
         ("user", spec.user),
         ("shm_size", spec.shm_size),
@@ -518,6 +537,15 @@ def _message(answer: requests.Response) -> str:
 def _platform(one: Mapping[str, Any]) -> str:
     variant = f"/{one['variant']}" if one.get("variant") else ""
     return f"{one.get('os', '')}/{one.get('architecture', '')}{variant}"
+
+
+def logins() -> tuple[str, ...]:
+    """The registries that Docker's configuration holds a login or a credential helper for; the logins themselves stay there."""
+    with contextlib.suppress(docker.errors.DockerException):
+        config = docker.auth.load_config()
+        store = (f"all, in {config.creds_store}",) if config.creds_store else ()
+        return (*store, *sorted({*config.auths, *config.cred_helpers}))
+    return ()
 
 
 def created_at(image: LocalImage) -> datetime | None:

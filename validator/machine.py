@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -63,6 +64,47 @@ def nvidia_smi() -> tuple[str, tuple[Gpu, ...]]:
         for _, name, capability, memory in rows
     )
     return rows[0][0], gpus
+
+
+def kernel_driver() -> str:
+    """Version of the loaded NVIDIA kernel module; "" where there is none."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = re.search(r"Module\s+(?:for \S+\s+)?([\d.]+)", text)
+    return found[1] if found else ""
+
+
+def said(*command: str) -> tuple[int | None, str]:
+    """(exit code, first line that a program says); (None, "") where it is not there or does not end."""
+    tool = shutil.which(command[0])
+    if not tool:
+        return None, ""
+    try:
+        done = subprocess.run(
+            [tool, *command[1:]], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None, ""
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return done.returncode, lines[0] if lines else ""
+
+
+def gpu_devices() -> tuple[str, ...]:
+    """The GPU devices in /dev (on WSL the one that stands for all)."""
+    found = [*Path("/dev").glob("nvidia[0-9]*"), *(p for p in (Path("/dev/dxg"),) if p.exists())]
+    return tuple(str(path) for path in sorted(found))
+
+
+def is_wsl() -> bool:
+    """Whether this is the Windows Subsystem for Linux."""
+    return "microsoft" in platform.release().lower()
+
+
+def cdi_files() -> tuple[str, ...]:
+    """The CDI specifications of this machine."""
+    return tuple(str(path) for folder in ("/etc/cdi", "/var/run/cdi") for path in sorted(Path(folder).glob("*.[yj][as]*")))
 
 
 def _memory_mib() -> int | None:

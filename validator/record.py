@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from validator import expect, probe
+from validator import expect, health, probe
 from validator.model import CaseResult, Expectation, Finding, Gpu, Host, ImageIdentity, Record, Severity, part
 from validator.probe.channel import Report
 from validator.verdict import ExitState, judge
@@ -38,8 +38,10 @@ def make_record(
     options: Mapping[str, Any],
     findings: Sequence[Finding] = (),
     expectations: Sequence[Expectation] = (),
+    more_facts: Mapping[str, Any] | None = None,
 ) -> Record:
-    """The record. cases: those of the report, explained where the host knows more; findings: what was seen outside of it."""
+    """The record. cases: those of the report, explained where the host knows more; findings and more_facts: what was seen
+    outside of it."""
     report = probed.report
     torch = part(report.facts, "torch")
     texts = (probed.error_output, report.noise_head, report.noise_tail)
@@ -58,10 +60,16 @@ def make_record(
         seconds=dict(seconds),
         options=dict(options),
         complete=report.complete,
-        facts=report.facts,
+        facts={**report.facts, **(more_facts or {})},
         cases=tuple(cases),
         controls=report.controls,
-        findings=(*findings, *contradictions, *expected, *(_problem(text) for text in report.problems)),
+        findings=(
+            *findings,
+            *contradictions,
+            *health.findings(report.facts),
+            *expected,
+            *(_problem(text) for text in report.problems),
+        ),
         verdict=verdict,
     )
 

@@ -30,6 +30,10 @@ INTERPRETERS = (
 )  # fmt: skip
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+# Whether an image lives under restrictions is asked with these, as a user whom no image knows.
+RESTRICTED_CASES = ("coo.mm.float32.cpu", "csr.mm.float32.cpu")
+ANY_USER = "54321:54321"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -76,7 +80,9 @@ class ImageRunner:
         got = self.clock()
         step("probing")
         attempt, findings = self._probe(image, acquired.image, step, log)
-        return self._record(image, acquired, attempt, findings, key, started, (began, got, self.clock())), acquired
+        ended = self.clock()
+        facts = self._restricted(image, acquired.image, attempt, step, log) if self.options.tier == "full" else {}
+        return self._record(image, acquired, attempt, findings, facts, key, started, (began, got, ended)), acquired
 
     # ------------------------------------------------------------------ containers
 
@@ -107,13 +113,47 @@ class ImageRunner:
         present = self.engine.paths_present(local.id, candidates, self.labels)
         return present[0] if present else ""
 
+    def _restricted(
+        self, image: Image, local: LocalImage, attempt: Attempt, step: Callable[[str], None], log: Callable[[str], None]
+    ) -> dict[str, object]:
+        """Facts on whether a few cases also pass as a user nobody knows and on a read-only root: both at once, else each alone."""
+        python = part(attempt.report.facts, "python").get("executable")
+        if part(attempt.report.facts, "torch_import").get("state") != "ok" or not isinstance(python, str):
+            return {}
+        options = replace(self.options, cases=RESTRICTED_CASES, tier="quick", devices=("cpu",))
+
+        def alive(user: str, read_only: bool) -> tuple[bool, str]:
+            changed = replace(image, run=replace(image.run, user=user or image.run.user, entrypoint=None))
+            one = self._container(
+                changed, local, python, attempt.hardened, False, step, log, options=options, read_only=read_only
+            )
+            failed = [case for case in one.report.cases if case.outcome is not Outcome.PASS]
+            imported = part(one.report.facts, "torch_import")
+            detail = (
+                str(imported.get("detail") or "") or (failed[0].detail if failed else "") or one.error_output.strip()[-200:]
+            )
+            return bool(one.report.cases) and not failed and one.report.complete, detail
+
+        step("probing as an unknown user on a read-only root")
+        both, _ = alive(ANY_USER, True)
+        ways = {
+            "any_user": (True, "") if both else alive(ANY_USER, False),
+            "read_only": (True, "") if both else alive("", True),
+        }
+        said = {"any_user": f"as {ANY_USER}, who is not in passwd and has no home", "read_only": "with an empty /tmp"}
+        found = {
+            way: {"state": "ok" if able else "failed", "detail": said[way] + (f": {detail}" if detail and not able else "")}
+            for way, (able, detail) in ways.items()
+        }
+        return {"restricted": found}
+
     def _container(
         self, image: Image, local: LocalImage, python: str, hardened: bool, keep: bool,
-        step: Callable[[str], None], log: Callable[[str], None],
+        step: Callable[[str], None], log: Callable[[str], None], *, options: ProbeOptions | None = None, read_only: bool = False,
     ) -> Attempt:  # fmt: skip
         nonce = uuid.uuid4().hex
         reader = Reader(nonce)
-        command = probe.command(self.options.given(), nonce)
+        command = probe.command((options or self.options).given(), nonce)
         entrypoint: tuple[str, ...] | None = (python,)
         if image.run.entrypoint is not None:
             entrypoint, command = image.run.entrypoint, (python, *command)
@@ -132,6 +172,7 @@ class ImageRunner:
             memory=image.run.memory,
             platform="" if local.platform == image.run.platform else image.run.platform,
             hardened=hardened,
+            read_only=read_only,
             timeout=image.run.timeout,
         )
         errors = bytearray()
@@ -154,8 +195,8 @@ class ImageRunner:
     # ------------------------------------------------------------------ the record
 
     def _record(
-        self, image: Image, acquired: Acquired, attempt: Attempt, findings: tuple[Finding, ...], key: str,
-        started: datetime, moments: tuple[float, float, float],
+        self, image: Image, acquired: Acquired, attempt: Attempt, findings: tuple[Finding, ...], facts: Mapping[str, object],
+        key: str, started: datetime, moments: tuple[float, float, float],
     ) -> Record:  # fmt: skip
         report, ended = attempt.report, attempt.exit
         state = ExitState(
@@ -178,6 +219,7 @@ class ImageRunner:
             options={**self.options.key(), "gpus": image.run.gpus, "gpu_request": self.preflight.gpu.value},
             findings=(*findings, *self._gpu_finding(image, report)),
             expectations=image.expect,
+            more_facts={**facts, "config": _config(acquired.image)},
         )
 
     def _gpu_finding(self, image: Image, report: Report) -> tuple[Finding, ...]:
@@ -206,6 +248,12 @@ class ImageRunner:
         if self.preflight.gpu is GpuState.ACCEPTED and not part(facts, "nvidia").get("devices"):
             return case.model_copy(update={"kind": "not-attached", "detail": "GPU requested, none attached"})
         return case
+
+
+def _config(image: LocalImage) -> dict[str, object]:
+    """What the image's own configuration says, without its environment (which may hold secrets; the probe records what matters)."""
+    labels = {name: value[:200] for name, value in sorted(image.labels.items())[:40]}
+    return {"entrypoint": list(image.entrypoint), "user": image.user, "layers": image.layers, "labels": labels}
 
 
 def _nothing_to_run(reason: str) -> Attempt:

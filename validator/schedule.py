@@ -54,6 +54,11 @@ def _start_time(pid: int) -> str:
     return stat.rpartition(")")[2].split()[19]
 
 
+def run_labels(run_id: str) -> dict[str, str]:
+    """The labels of every container and image of one run of this process."""
+    return {f"{LABEL}.run": run_id, OWNER: owner_token()}
+
+
 def sweep(engine: Engine) -> int:
     """Remove the containers that a killed predecessor of ours left on this engine. Returns how many."""
     left = [ident for ident, labels in engine.containers(OWNER) if owner_is_dead(labels[OWNER])]

@@ -7,17 +7,26 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
+from validator.acquire import Acquired, Acquirer
 from validator.base import find_base
+from validator.context import HostSettings
 from validator.endpoint import candidates
 from validator.engine import LABEL, DockerEngine, LocalImage, connect
 from validator.matrix import load
-from validator.model import Slim
+from validator.model import GpuWish, Image, ImageIdentity, Pull, Record, RunOptions, Slim
+from validator.preflight import examine
+from validator.probe import ProbeOptions
 from validator.registry import Registries
+from validator.run import ImageRunner
+from validator.store import Store
 
 ROOT = Path(__file__).parents[2]
 LABELS = {f"{LABEL}.run": "tests", f"{LABEL}.test": "yes"}
@@ -93,3 +102,75 @@ def cpu_run(engine: DockerEngine, tmp_path_factory: pytest.TempPathFactory) -> P
     (results / "stderr").write_text(done.stderr)
     (results / "stdout").write_text(done.stdout)
     return results
+
+
+@dataclass(kw_only=True)
+class Here(Acquirer):
+    """An Acquirer for an image that is on the engine already."""
+
+    local: LocalImage
+
+    def acquire(self, image: Image, step: Callable[[str], None], log: Callable[[str], None]) -> Acquired:
+        identity = ImageIdentity(
+            id=image.id, family=image.family, kind=image.kind, image_id=self.local.id, declared=dict(image.declared)
+        )
+        return Acquired(image=self.local, identity=identity, brought=False)
+
+
+Probe = Callable[..., Record]
+
+
+@pytest.fixture
+def probe(engine: DockerEngine, python_image: LocalImage, tmp_path: Path) -> Iterator[Probe]:
+    """Build an image on top of Debian + Python (or another), probe it, and give the record."""
+    made: list[str] = []
+
+    def run(
+        dockerfile: str = "", files: dict[str, str] | None = None, *, on: LocalImage = python_image, tier: str = "quick",
+        cases: tuple[str, ...] = (),         import_timeout: float = 5.0, declared: tuple[tuple[str, str], ...] = (), **options: object,
+    ) -> Record:  # fmt: skip
+        local = on
+        if dockerfile or files:
+            copies = "".join(f"COPY {name} {name}\n" for name in files or {})
+            local = build(engine, f"FROM {on.id}\n{copies}{dockerfile}\n", files)
+            made.append(local.id)
+        acquirer = Here(
+            engine=engine,
+            registries=Registries(engine),
+            settings=HostSettings(),
+            environ=os.environ,
+            labels=LABELS,
+            local=local,
+        )
+        runner = ImageRunner(
+            engine=engine, acquirer=acquirer, preflight=examine(engine, LABELS, None), options=ProbeOptions(tier=tier, import_timeout=import_timeout, cases=cases),
+            labels=LABELS, run_id="tests", now=lambda: datetime.now(UTC), clock=monotonic,
+        )  # fmt: skip
+        row = Image(
+            id="under-test",
+            family="tests",
+            source=Pull(reference="x:1"),
+            declared=declared,
+            run=RunOptions(gpu=GpuWish.PREFERRED, **options),  # type: ignore[arg-type]
+        )
+        lines: list[str] = []
+        record, _ = runner.test(row, "0" * 16, lambda _: None, lines.append)
+        return record
+
+    yield run
+    for ident in made:
+        engine.remove_image(ident)
+    assert engine.containers("io.image-matrix.test") == ()
+
+
+def codes(record: Record) -> set[str]:
+    return {finding.code for finding in record.findings}
+
+
+@pytest.fixture(scope="session")
+def torch_image(engine: DockerEngine, cpu_run: Path) -> LocalImage:
+    """The image of `cpu_run`, which is still on the engine: torch for the CPU in /opt/venv."""
+    (record,) = Store(cpu_run).records()
+    image = engine.image(record.image.image_id)
+    assert image is not None
+    return image

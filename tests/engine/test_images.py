@@ -2,82 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from time import monotonic
-
 import pytest
 
-from tests.engine.conftest import LABELS, build
-from validator.acquire import Acquired, Acquirer
-from validator.context import HostSettings
+from tests.engine.conftest import Probe, codes
 from validator.engine import DockerEngine, LocalImage
-from validator.model import GpuWish, Image, ImageIdentity, Outcome, Pull, Record, RunOptions, VerdictClass
-from validator.preflight import examine
-from validator.probe import ProbeOptions
-from validator.registry import Registries
-from validator.run import ImageRunner
+from validator.model import Outcome, VerdictClass
 
 TORCH = "/usr/lib/python3/dist-packages/torch/__init__.py"
-
-
-@dataclass(kw_only=True)
-class Here(Acquirer):
-    """An Acquirer for an image that is on the engine already."""
-
-    local: LocalImage
-
-    def acquire(self, image: Image, step: Callable[[str], None], log: Callable[[str], None]) -> Acquired:
-        identity = ImageIdentity(id=image.id, family=image.family, kind=image.kind, image_id=self.local.id)
-        return Acquired(image=self.local, identity=identity, brought=False)
-
-
-Probe = Callable[..., Record]
-
-
-@pytest.fixture
-def probe(engine: DockerEngine, python_image: LocalImage, tmp_path: Path) -> Iterator[Probe]:
-    """Build an image on top of Debian + Python (or another), probe it, and give the record."""
-    made: list[str] = []
-
-    def run(
-        dockerfile: str = "", files: dict[str, str] | None = None, *, on: LocalImage = python_image, **options: object
-    ) -> Record:
-        local = on
-        if dockerfile or files:
-            copies = "".join(f"COPY {name} {name}\n" for name in files or {})
-            local = build(engine, f"FROM {on.id}\n{copies}{dockerfile}\n", files)
-            made.append(local.id)
-        acquirer = Here(
-            engine=engine,
-            registries=Registries(engine),
-            settings=HostSettings(),
-            environ=os.environ,
-            labels=LABELS,
-            local=local,
-        )
-        runner = ImageRunner(
-            engine=engine, acquirer=acquirer, preflight=examine(engine, LABELS, None), options=ProbeOptions(tier="quick", import_timeout=5.0),
-            labels=LABELS, run_id="tests", now=lambda: datetime.now(UTC), clock=monotonic,
-        )  # fmt: skip
-        row = Image(
-            id="under-test", family="tests", source=Pull(reference="x:1"), run=RunOptions(gpu=GpuWish.PREFERRED, **options)
-        )  # type: ignore[arg-type]
-        lines: list[str] = []
-        record, _ = runner.test(row, "0" * 16, lambda _: None, lines.append)
-        return record
-
-    yield run
-    for ident in made:
-        engine.remove_image(ident)
-    assert engine.containers("io.image-matrix.test") == ()
-
-
-def codes(record: Record) -> set[str]:
-    return {finding.code for finding in record.findings}
 
 
 def test_no_python(probe: Probe, base: LocalImage) -> None:
@@ -204,7 +135,7 @@ def test_without_a_shell_and_without_path(probe: Probe) -> None:
 def test_a_user_without_home_and_a_root_that_is_not_ours(probe: Probe) -> None:
     record = probe("USER 4242:4242")
     assert record.verdict.code == "no-torch"
-    assert record.facts["system"]["uid"] == 4242
+    assert record.facts["user"]["uid"] == 4242
 
 
 def test_a_user_that_does_not_exist(probe: Probe) -> None:

@@ -167,3 +167,16 @@ def test_json_of_the_table_has_the_row(cpu_run: Path) -> None:
     assert row["image"] == CPU_IMAGE
     assert row["cells"]["COO cpu"]["evidence"] == "executed"
     assert row["cells"]["CUDA"]["evidence"] == "none"
+
+
+def test_doctor_looks_at_the_real_host_and_leaves_nothing_behind(engine: DockerEngine) -> None:
+    before = {image.id for image in engine.labelled_images("io.image-matrix.run")}
+    done = image_matrix("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert engine.info().version in checks["engine"]["text"]
+    assert checks["GPU request"]["state"] in ("ok", "warning")
+    assert checks["disk"]["text"]
+    assert checks["packages"]["state"] == "ok", checks["packages"]
+    assert (done.returncode == 4) == any(check["state"] == "problem" for check in checks.values())
+    assert {image.id for image in engine.labelled_images("io.image-matrix.run")} == before
+    assert engine.containers("io.image-matrix.run=doctor") == ()

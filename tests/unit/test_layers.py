@@ -13,7 +13,7 @@ HOMES = {
     "docker": {"engine.py"},
     "yaml": {"matrix.py", "yaml_nodes.py"},
     "jinja2": {"render.py"},
-    "tabulate": {"publish/terminal.py", "publish/markdown.py", "publish/forecast.py"},
+    "tabulate": {"publish/terminal.py", "publish/capabilities.py", "publish/markdown.py", "publish/forecast.py"},
     "torch": {"probe/probe.py"},
     "typer": {
         f"cli/{part}.py"
@@ -35,13 +35,16 @@ PURE = (
     "sibling.py",
     "record.py",
     "builds.py",
+    "capabilities.py",
     "choose.py",
     "drivers.py",
     "forecast.py",
+    "health.py",
     "kernels.py",
     "require.py",
     "facts/schema.py",
     "facts/names.py",
+    "publish/capabilities.py",
     "publish/choose.py",
     "publish/forecast.py",
     "publish/terminal.py",
@@ -83,7 +86,8 @@ def test_pure_modules_know_no_effects(module: str) -> None:
 
 def test_the_probe_knows_only_the_standard_library_and_torch() -> None:
     # expecttest is looked up, and stood in for, only when a person asks for the comparison with torch's own OpInfo database.
-    allowed = set(sys.stdlib_module_names) | {"torch", "expecttest"}
+    # numpy likewise, after torch: whether the two share memory is a fact of an image.
+    allowed = set(sys.stdlib_module_names) | {"torch", "expecttest", "numpy"}
     assert {i.split(".")[0] for i in imports(PACKAGE / "probe/probe.py")} <= allowed
 
 

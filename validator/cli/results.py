@@ -14,7 +14,7 @@ from validator.cli.output import coloured, put, talk, width
 from validator.errors import FindingsFound, UsageError
 
 if TYPE_CHECKING:
-    from validator.model import Run
+    from validator.model import Record, Run
     from validator.table import Table
 
 
@@ -33,6 +33,10 @@ def table(
     cases: Annotated[str, typer.Option("--cases", help="cases (glob) as rows, images as columns", show_default=False)] = "",
     profiles: Annotated[
         bool, typer.Option("--profiles", help="columns are profiles (core, gnn, ...): the cases that such a user needs")
+    ] = False,
+    capable: Annotated[
+        bool,
+        typer.Option("--capabilities", help="columns are what else an image can do: torch.compile, cuSPARSELt, read-only root"),
     ] = False,
     siblings: Annotated[
         bool | None,
@@ -53,6 +57,8 @@ def table(
 
     if cases and (profiles or siblings):
         raise UsageError("--cases shows cases of tested images only", "leave --profiles and --siblings out")
+    if capable and (cases or profiles or siblings or into is not None):
+        raise UsageError("--capabilities is a table of its own", "leave --cases, --profiles, --siblings and --into out")
     if into is not None:
         old = _read(into)
         made = _table(select, None, with_runs=False, profiles=profiles, siblings=siblings is True)
@@ -70,6 +76,8 @@ def table(
     text = (
         _case_text(select, cases, as_json)
         if cases
+        else _capabilities_text(select, as_json or format_ == "json")
+        if capable
         else table_text(select, "json" if as_json else format_, None, profiles=profiles, siblings=wanted)
     )
     if out is None:
@@ -126,15 +134,27 @@ def table_text(
     return terminal.render(made, width=width(), colour=coloured())
 
 
+def _of_selection(select: list[str] | None) -> list[Record]:
+    """The records that stand for the selected images, in the order of the matrix."""
+    _, chosen = chosen_images(select, "")
+    wanted = {image.id: number for number, image in enumerate(chosen)}
+    records = [record for record in the_store(reading=True).latest().values() if record.image.id in wanted]
+    return sorted(records, key=lambda r: (wanted[r.image.id], r.host.key))
+
+
+def _capabilities_text(select: list[str] | None, as_json: bool) -> str:
+    from validator.publish.capabilities import data, render
+
+    records = _of_selection(select)
+    return json.dumps(data(records), indent=1, sort_keys=True) if as_json else render(records, width=width())
+
+
 def _case_text(select: list[str] | None, pattern: str, as_json: bool) -> str:
     from validator.publish import terminal
     from validator.table import case_view
 
     check_cases([pattern])
-    _, chosen = chosen_images(select, "")
-    wanted = {image.id: number for number, image in enumerate(chosen)}
-    records = [record for record in the_store(reading=True).latest().values() if record.image.id in wanted]
-    view = case_view(sorted(records, key=lambda r: (wanted[r.image.id], r.host.key)), pattern)
+    view = case_view(_of_selection(select), pattern)
     if not as_json:
         return terminal.render_cases(view, width=width())
     rows = {

@@ -97,6 +97,7 @@ def _test(
     from validator.preflight import examine, require_gpu
     from validator.probe import ProbeOptions
     from validator.run import effective
+    from validator.schedule import run_labels
 
     check_tier(tier)
     if gpu not in ("", *GpuWish):
@@ -114,7 +115,7 @@ def _test(
     before = store.latest()
     run_id = f"{now():%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
     with store.lock(), _stoppable():
-        labels = _labels(run_id)
+        labels = run_labels(run_id)
         sweep_engine(engine)
         first = next((image.run.gpus for image in images if image.run.gpus), "")
         preflight = examine(engine, labels, parse_gpus(first))
@@ -176,13 +177,6 @@ def _schedule(
         engine=engine, runner=runner, store=store, reporter=reporter(), run=record, reserve=RESERVE, keep=keep,
         refresh=refresh, exit_first=exit_first, now=now,
     )  # fmt: skip
-
-
-def _labels(run_id: str) -> dict[str, str]:
-    from validator.engine import LABEL
-    from validator.schedule import OWNER, owner_token
-
-    return {f"{LABEL}.run": run_id, OWNER: owner_token()}
 
 
 def _sweep_run(engine: Engine, run_id: str) -> None:

@@ -28,10 +28,13 @@ import json
 import os
 import pickle
 import platform
+import pwd
 import re
 import resource
 import select
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -178,7 +181,7 @@ def choose_interpreter() -> "list[dict[str, Any]]":
 
 # Only these; an environment may hold secrets, and records are published.
 ENVIRONMENT = re.compile(
-    r"(NVIDIA_(VISIBLE_DEVICES|DRIVER_CAPABILITIES|REQUIRE_CUDA|DISABLE_REQUIRE|PRODUCT_NAME|BUILD_ID|PYTORCH_VERSION)"
+    r"(NVIDIA_(VISIBLE_DEVICES|DRIVER_CAPABILITIES|REQUIRE_\w+|DISABLE_REQUIRE|PRODUCT_NAME|BUILD_ID|PYTORCH_VERSION)"
     r"|CUDA_(VERSION|VISIBLE_DEVICES|HOME|MODULE_LOADING|DRIVER_VERSION)|(CUDNN|NCCL|CUBLAS|CUSPARSE|CUSPARSELT)_VERSION"
     r"|NV_CUDA_\w*VERSION|PYTORCH_(VERSION|BUILD_VERSION|BUILD_NUMBER|HOME|NVML_BASED_CUDA_CHECK)|TORCH_CUDA_ARCH_LIST"
     r"|LD_LIBRARY_PATH|LD_PRELOAD|PATH|OMP_NUM_THREADS|MKL_NUM_THREADS|CONDA_DEFAULT_ENV|ROCM_VERSION|LANG)$"
@@ -226,11 +229,11 @@ def system_facts(interpreters: "list[dict[str, Any]]") -> "dict[str, Any]":
             "machine": platform.machine(),
             "kernel": platform.release(),
             "cpus": attempt(lambda: len(os.sched_getaffinity(0)), os.cpu_count()),
-            "uid": os.getuid(),
-            "home": os.environ.get("HOME", ""),
             "pid": os.getpid(),
         },
-        "environment": {name: os.environ[name][:1000] for name in sorted(os.environ) if ENVIRONMENT.match(name)},
+        "user": attempt(user_facts, {}),
+        "tools": attempt(tools, {}),
+        "environment": {name: os.environ[name][:4000] for name in sorted(os.environ) if ENVIRONMENT.match(name)},
         "nvidia": {
             "devices": sorted(glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/dxg")),
             "kernel_module": driver[0] if driver else "",
@@ -280,6 +283,12 @@ def torch_facts() -> "dict[str, Any]":
         "openmp": attempt(lambda: torch.backends.openmp.is_available()),
         "cxx11_abi": attempt(lambda: torch.compiled_with_cxx11_abi()),
         "config": attempt(lambda: torch.__config__.show(), ""),
+        "loaded": attempt(loaded_libraries, {}),
+        "numpy": numpy_bridge(),
+        "semi_structured": {
+            name: has_kernel("aten::" + name, "CUDA")
+            for name in ("_sparse_semi_structured_linear", "_sparse_semi_structured_mm", "_cslt_sparse_mm")
+        },
         "cpu_capability": attempt(lambda: torch.backends.cpu.get_cpu_capability()),
         "packages": attempt(lambda: packages(os.path.dirname(os.path.dirname(torch.__file__))), {}),
     }
@@ -329,6 +338,290 @@ def cuda_facts() -> "dict[str, Any]":
 
 
 NO_DEVICE = r"no NVIDIA driver|no CUDA-capable device|No CUDA GPUs|No HIP GPUs"
+
+
+# --------------------------------------------------------------------------- shared libraries, by the standard library alone
+
+# Which function of a library tells its version, and how: "property" is NVIDIA's xGetProperty(kind, int*), "pointer" f(int*),
+# "pair" f(int*, int*), "value" what it returns.
+VERSIONS = {
+    "cudart": ("cudaRuntimeGetVersion", "pointer"), "cublas": ("cublasGetProperty", "property"), "cusparse": ("cusparseGetProperty", "property"),
+    "cusparseLt": ("cusparseLtGetProperty", "property"), "cusolver": ("cusolverGetProperty", "property"), "cudnn": ("cudnnGetVersion", "value"),
+    "nccl": ("ncclGetVersion", "pointer"), "nvJitLink": ("nvJitLinkVersion", "pair"), "nvrtc": ("nvrtcVersion", "pair"),
+}  # fmt: skip
+LIBRARY = re.compile(r"lib(%s)(?:[-_][0-9a-f]{8})?\.so[\d.]*$" % "|".join(VERSIONS))
+OF_THE_DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")  # never part of an image
+FLOORS = ("GLIBC", "GLIBCXX", "CXXABI")
+
+
+def library_version(path: str, name: str) -> str:
+    """What a library says of its own version; "" when it does not."""
+    function, how = VERSIONS[name]
+    call = attempt(lambda: getattr(ctypes.CDLL(path), function))
+    if call is None:
+        return ""
+    one, two = ctypes.c_int(), ctypes.c_int()
+    if how == "value":
+        call.restype = ctypes.c_size_t
+        return str(call())
+    if how == "property":
+        parts = [one.value for kind in range(3) if not call(kind, ctypes.byref(one))]
+        return ".".join(map(str, parts))
+    failed = call(ctypes.byref(one), ctypes.byref(two)) if how == "pair" else call(ctypes.byref(one))
+    return "" if failed else "%d.%d" % (one.value, two.value) if how == "pair" else str(one.value)
+
+
+def loaded_libraries() -> "dict[str, dict[str, str]]":
+    """The CUDA libraries that this process has loaded: name -> path and the version that each itself says."""
+    found = {}  # type: dict[str, dict[str, str]]
+    for path in sorted(set(re.findall(r"(/\S+\.so[\d.]*)$", read("/proc/self/maps", 1 << 24), re.M))):
+        match = LIBRARY.match(os.path.basename(path))
+        if match:
+            found[match.group(1)] = {"path": path, "version": library_version(path, match.group(1))}
+    return found
+
+
+class Elf:
+    """What the dynamic section of a 64-bit little-endian shared library says. Raises OSError or ValueError for any other file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.needed, self.rpath, self.runpath = [], [], []  # type: list[str], list[str], list[str]
+        self.floors = {}  # type: dict[str, tuple[int, ...]]
+        with open(path, "rb") as stream:
+            head = stream.read(64)
+            if head[:6] != b"\x7fELF\x02\x01":
+                raise ValueError("no 64-bit ELF file")
+            offset, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+            stream.seek(offset)
+            table = stream.read(size * count)
+            segments = [struct.unpack_from("<IIQQQQQQ", table, size * i) for i in range(count)]
+            loads = [(s[3], s[2], s[5]) for s in segments if s[0] == 1]  # address, offset, bytes in the file
+
+            def at(address: int, length: int) -> bytes:
+                start = next(o + address - a for a, o, n in loads if a <= address < a + n)
+                stream.seek(start)
+                return stream.read(length)
+
+            for dynamic in (s for s in segments if s[0] == 2):
+                stream.seek(dynamic[2])
+                data = stream.read(dynamic[5])
+                self.parse(list(struct.iter_unpack("<qQ", data[: len(data) // 16 * 16])), at)
+
+    def parse(self, entries: "list[Any]", at: "Callable[[int, int], bytes]") -> None:
+        known = dict(entries)
+        strings = at(known[5], known[10])
+
+        def text(start: int) -> str:
+            return strings[start : strings.index(b"\0", start)].decode("ascii", "replace")
+
+        here = os.path.dirname(os.path.realpath(self.path))
+        folders = lambda value: [re.sub(r"\$\{?ORIGIN\}?", here, one) for one in text(value).split(":") if one]  # noqa: E731
+        for tag, value in entries:
+            if tag == 1:
+                self.needed.append(text(value))
+            elif tag == 15:
+                self.rpath = folders(value)
+            elif tag == 29:
+                self.runpath = folders(value)
+        address = known.get(0x6FFFFFFE)
+        for _ in range(known.get(0x6FFFFFFF, 0) if address else 0):  # the versions of symbols that are needed of others
+            _, count, _, first, following = struct.unpack("<HHIII", at(address, 16))
+            entry = address + first
+            for _ in range(count):
+                _, _, _, name, rest = struct.unpack("<IHHII", at(entry, 16))
+                family, _, number = text(name).partition("_")
+                if family in FLOORS and re.match(r"[\d.]+$", number):
+                    self.floors[family] = max(self.floors.get(family, ()), release(number))
+                entry += rest
+            address += following
+
+
+def release(text: str) -> "tuple[int, ...]":
+    return tuple(int(one) for one in text.split(".") if one)
+
+
+def system_libraries() -> "dict[str, str]":
+    """What the loader's cache gives: name -> path; without ldconfig what lies in the usual folders."""
+    for tool in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
+        if os.access(tool, os.X_OK):
+            done = subprocess.run(
+                [tool, "-p"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=20
+            )
+            pairs = re.findall(
+                r"^\s+(\S+) \([^)]*(?:x86-64|AArch64)[^)]*\) => (\S+)", done.stdout.decode("utf-8", "replace"), re.M
+            )
+            return dict(reversed(pairs))
+    folders = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", *glob.glob("/usr/lib/*-linux-gnu"), *glob.glob("/lib/*-linux-gnu"))
+    return {os.path.basename(path): path for folder in folders for path in glob.glob(folder + "/*.so*")}
+
+
+class Loader:
+    """Looks libraries up as the system's loader would. variable: the folders of LD_LIBRARY_PATH."""
+
+    def __init__(self, variable: str, system: "dict[str, str]") -> None:
+        self.variable = [folder for folder in variable.split(":") if folder]
+        self.system = system
+
+    def find(self, name: str, elf: Elf, above: "tuple[str, ...]") -> "tuple[str, str, str]":
+        """(path or "", by which rule, path without LD_LIBRARY_PATH or ""). above: RPATH of those that led here."""
+        rpath = () if elf.runpath else (*elf.rpath, *above)
+        known, plain = "", ""
+        for rule, folders in (("rpath", rpath), ("LD_LIBRARY_PATH", self.variable), ("runpath", elf.runpath)):
+            for folder in folders:
+                path = os.path.join(folder, name)
+                if os.path.exists(path):
+                    known = known or rule + "\0" + path
+                    if rule != "LD_LIBRARY_PATH":
+                        plain = plain or path
+        plain = plain or self.system.get(name, "")
+        rule, _, path = (known or "system\0" + plain).partition("\0")
+        return path, rule, plain
+
+
+def library_health(top: str) -> "dict[str, Any]":
+    """Torch's shared libraries and all that they need, looked up without loading any. top: the folder of the torch package.
+
+    missing: what nothing provides; shadowed: what LD_LIBRARY_PATH puts before the library that would be taken without it;
+    broken: files that are no shared library; needs: the newest symbol versions asked of the C and C++ libraries.
+    """
+    loader = Loader(os.environ.get("LD_LIBRARY_PATH", ""), attempt(system_libraries, {}))
+    first = sorted(glob.glob(top + "/_C*.so") + glob.glob(top + "/lib/libtorch*.so") + glob.glob(top + "/lib/libc10*.so"))
+    waiting = [(path, (), "") for path in first]  # type: list[tuple[str, tuple[str, ...], str]]
+    seen, floors = {os.path.realpath(path) for path in first}, {}  # type: set[str], dict[str, tuple[int, ...]]
+    names = {os.path.basename(path) for path in first}  # a library of this name that is loaded is not looked for again
+    health = {"missing": [], "shadowed": [], "broken": []}  # type: dict[str, list[dict[str, str]]]
+    while waiting:
+        path, above, who = waiting.pop(0)
+        try:
+            elf = Elf(path)
+        except (OSError, ValueError, LookupError, struct.error, StopIteration) as error:
+            health["broken"].append({"path": path, "needed_by": who, "detail": first_line(error)})
+            continue
+        if path.startswith(top):
+            for family, number in elf.floors.items():
+                floors[family] = max(floors.get(family, ()), number)
+        for name in elf.needed:
+            if name in names or name.startswith("ld-linux") or name in OF_THE_DRIVER:
+                continue
+            names.add(name)
+            found, rule, plain = loader.find(name, elf, above)
+            if not found:
+                health["missing"].append({"library": name, "needed_by": path})
+            elif rule == "LD_LIBRARY_PATH" and plain and os.path.realpath(plain) != os.path.realpath(found):
+                health["shadowed"].append({"library": name, "path": found, "instead_of": plain, "needed_by": path})
+            if found and os.path.realpath(found) not in seen:
+                seen.add(os.path.realpath(found))
+                waiting.append((found, () if elf.runpath else (*elf.rpath, *above), path))
+    needs = {family: ".".join(map(str, floors[family])) for family in FLOORS if family in floors}
+    return dict(health, needs=needs, has=attempt(lambda: provided(loader.system, top), {}), looked_at=len(seen))
+
+
+def provided(system: "dict[str, str]", top: str) -> "dict[str, str]":
+    """The newest symbol versions that the image's own C++ library offers, and where it lies (conda's beside Python's prefix first)."""
+    path = next(
+        (p for p in (os.path.join(sys.prefix, "lib", "libstdc++.so.6"), system.get("libstdc++.so.6", "")) if os.path.exists(p)),
+        "",
+    )
+    if not path:
+        return {}
+    with open(path, "rb") as stream:
+        data = stream.read()
+    found = {"libstdc++": os.path.realpath(path)}
+    for family in ("GLIBCXX", "CXXABI"):
+        versions = re.findall(rb"\0" + family.encode() + rb"_([\d.]+)(?=\0)", data)
+        if versions:
+            found[family] = max((one.decode() for one in versions), key=release)
+    return found
+
+
+# --------------------------------------------------------------------------- what else a program needs of its image
+
+TOOLS = {
+    "cc": ("cc", "gcc", "clang"),
+    "c++": ("c++", "g++", "clang++"),
+    "nvcc": ("nvcc",),
+    "ptxas": ("ptxas",),
+    "ninja": ("ninja",),
+}
+
+
+def tools() -> "dict[str, dict[str, str]]":
+    """The compilers on PATH, CUDA_HOME and CC or CXX: path, and the version that each itself says."""
+    found = {}
+    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    path = os.pathsep.join((os.environ.get("PATH", ""), os.path.join(home, "bin")))
+    for name, programs in TOOLS.items():
+        named = os.environ.get({"cc": "CC", "c++": "CXX"}.get(name, ""), "")
+        where = next(filter(None, (shutil.which(one, path=path) for one in ([named] if named else []) + list(programs))), "")
+        if where:
+            match = re.search(r"(?:release |V|\b)(\d+\.\d[\w.]*)", output_of([where, "--version"]))
+            found[name] = {"path": where, "version": match.group(1) if match else ""}
+    return found
+
+
+def output_of(command: "list[str]") -> str:
+    """What a program says; "" when it cannot be run or does not end."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", "replace")
+
+
+def writable(path: str) -> bool:
+    """Whether a file can be made there (access() says nothing of a read-only mount that root sees)."""
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            return True
+    except OSError:
+        return False
+
+
+def user_facts() -> "dict[str, Any]":
+    """Who runs here, and where they may write; sizes in bytes."""
+    home = os.path.expanduser("~")
+    shm = attempt(lambda: os.statvfs("/dev/shm"))
+    return {
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "name": attempt(lambda: pwd.getpwuid(os.getuid()).pw_name, ""),
+        "home": home,
+        "writable": {"home": writable(home), "tmp": writable("/tmp"), "directory": writable("."), "root": writable("/")},
+        "shm_bytes": shm.f_frsize * shm.f_blocks if shm else None,
+    }
+
+
+def compile_facts(device: str) -> "dict[str, Any]":
+    """Whether torch.compile makes machine code here: Inductor with the image's compilers, no cache, a dense function."""
+    compiler = getattr(torch, "compile", None)
+    if compiler is None:
+        return {"state": "absent", "detail": "this torch has no torch.compile"}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
+        try:
+            x = torch.ones(64, device=device)
+            if torch.equal(compiler(lambda t: (t + 1).sin())(x), (x + 1).sin()):
+                made = sum(1 for _, _, files in os.walk(folder) for one in files if one.endswith((".so", ".cubin")))
+                return {"state": "ok" if made else "not-compiled", "detail": "%d binaries made" % made}
+            return {"state": "wrong", "detail": "another result than without torch.compile"}
+        except Exception as error:
+            return {"state": "failed", "detail": first_line(error)}
+
+
+def numpy_bridge() -> "dict[str, Any]":
+    """Whether tensors and NumPy's arrays share memory here; torch works without."""
+    try:
+        numpy = importlib.import_module("numpy")
+    except Exception as error:
+        return {"state": "absent", "detail": first_line(error)}
+    try:
+        x = torch.zeros(2)
+        x.numpy()[0] = 1
+        ok = float(x[0]) == 1.0 and float(torch.from_numpy(numpy.ones(1))[0]) == 1.0
+        return {"state": "ok" if ok else "wrong", "version": str(numpy.__version__), "detail": ""}
+    except Exception as error:
+        return {"state": "broken", "version": str(getattr(numpy, "__version__", "")), "detail": first_line(error)}
 
 
 # --------------------------------------------------------------------------- outcomes from error texts
@@ -3602,6 +3895,7 @@ class Session:
         self.relay(started + (self.lanes("cpu", there["cpu"], *trust) if "cpu" in there else []))
         if "cpu" in there and not trust[0]:
             self.controls("cpu")
+            self.compiles("cpu")
         if "cuda" in there and not why[0]:
             if self.device("cuda").type == "cuda":
                 self.look_for_profiler()
@@ -3609,7 +3903,14 @@ class Session:
             self.relay(self.lanes("cuda", there["cuda"], *trust))
             if not trust[0]:
                 self.controls("cuda")
+                self.compiles("cuda")
         self.control("control.timeout.cpu", asleep)
+
+    def compiles(self, device: str) -> None:
+        """In the full tier: whether torch.compile works there, which takes compilers and many seconds."""
+        if self.options["tier"] == "full" and "torch" in self.options["facts"]:
+            found = self.ask(lambda: compile_facts(self.device(device).type), 120.0)
+            self.report("facts", data={"compile_" + device: found})
 
     def look_for_profiler(self) -> None:
         """Whether torch's profiler sees kernels in this container; without it a detour over the CPU cannot be seen."""
@@ -3704,6 +4005,8 @@ def supervise(output: Output, options: "dict[str, Any]", interpreters: "list[dic
     waiting = {case.id for case in cases}
     kind, reason, whole = "no-torch", "no torch in this image", True
     if interpreters[0]["torch"]:
+        health = attempt(lambda: library_health(os.path.dirname(importlib.util.find_spec("torch").origin)), {})  # type: ignore[union-attr,arg-type]
+        output.emit("facts", data={"libraries": health})
         kind, reason, whole = follow(output, options, cases, waiting)
     else:
         output.emit("facts", data={"torch_import": {"state": "absent", "detail": reason}})

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from validator import health
 from validator.cells import LOUD, MEANINGS, SYMBOLS, Cell, alike, cells_of, columns_of
 from validator.faults import fault_of
 from validator.model import CaseResult, Declared, Evidence, Outcome, Record, Verdict, VerdictClass, part
+from validator.publish import capabilities
 from validator.publish.terminal import cell_colour, clean, cut, paint
 from validator.rows import host_name
 from validator.snippet import Snippet
@@ -32,6 +34,8 @@ def render(record: Record, *, width: int, colour: bool = False) -> str:
         cut(f"  {SYMBOLS[Outcome.NOT_RUN]} {Outcome.NOT_RUN.value:12}{_cases(number)}: {reason}", width)
         for reason, number in reasons.most_common()
     ]
+    able = [cut(f"  {line}", width) for line in capabilities.lines(record)]
+    lines += ["", "beside sparse operations:", *able] if able else []
     return "\n".join((*lines, *(("", "not good:") if worse else ()), *worse)) + "\n"
 
 
@@ -94,10 +98,24 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         ("torch", f"{torch.get('version')}, CUDA build {torch.get('cuda') or 'none'}" if torch.get("version") else "none"),
         ("python", f"{python.get('version') or 'unknown'}{where}"),
         ("system", ", ".join(filter(None, inside))),
+        ("loaded", _loaded(torch)),
+        (
+            "tools",
+            ", ".join(
+                f"{name} {part(record.facts, 'tools')[name].get('version') or '?'}" for name in part(record.facts, "tools")
+            ),
+        ),
         ("CUDA", ": ".join(filter(None, (str(cuda.get("state") or "not asked"), str(cuda.get("detail") or ""))))),
         ("host", host_name(record)),
         ("probe", ", ".join(filter(None, run))),
     ]
+
+
+def _loaded(torch: Mapping[str, Any]) -> str:
+    """The CUDA libraries as loaded, each with the version that it says itself."""
+    found = part(torch, "loaded")
+    versions = {name: health.release(name, str(part(found, name).get("version") or "")) for name in found}
+    return ", ".join(f"{name} {'.'.join(map(str, version)) or '?'}" for name, version in versions.items())
 
 
 def _verdict(verdict: Verdict) -> list[str]:
